@@ -1,0 +1,204 @@
+package logbuffer
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// segmentSuffix ends the name of every segment file; Sweep deletes nothing else.
+const segmentSuffix = ".seg"
+
+// Folder counts who still names a segment file: live buffers, and the manifests that are kept. The last Unpin unlinks.
+// All methods may be called concurrently; none but Sync waits for the disk.
+type Folder struct {
+	fs FS
+	// token stands in the names of the files made here: no other Folder, before or after, on this node or another, makes
+	// a file of the same name, so that a name means one content for ever.
+	token  string
+	mutant mutants
+
+	mu   sync.Mutex
+	made uint64          // guarded by mu: files made here; numbers their names
+	pins map[string]int  // guarded by mu: > 0 for every name in it
+	open map[string]File // guarded by mu: made here and not yet synced; the handle sees every write error
+	lost error           // guarded by mu: the first failed sync; never retried
+}
+
+// mutants switch protections off, one each; only tests set them.
+type mutants struct {
+	skipCRC, rewriteSealed, ignorePins bool
+}
+
+// OpenFolder returns a Folder in which nothing is pinned yet. It does not look at the files: pin what the manifests name,
+// then Sweep.
+func OpenFolder(files FS) (*Folder, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return nil, fmt.Errorf("segment folder: random name: %w", err)
+	}
+	return &Folder{fs: files, token: fmt.Sprintf("%x", b), pins: map[string]int{}, open: map[string]File{}}, nil
+}
+
+// Pin adds a reference to each file.
+func (f *Folder) Pin(names ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range names {
+		f.pins[name]++
+	}
+}
+
+// Unpin takes a reference from each file and unlinks those that have none left. It panics on a file that is not pinned.
+// An error means that a file could not be unlinked; the references are gone all the same.
+func (f *Folder) Unpin(names ...string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	for _, name := range names {
+		n := f.pins[name]
+		if n <= 0 {
+			panic(fmt.Sprintf("logbuffer: unpin of %s, which is not pinned", name))
+		}
+		if n > 1 && !f.mutant.ignorePins {
+			f.pins[name] = n - 1
+			continue
+		}
+		delete(f.pins, name)
+		errs = append(errs, f.unlink(name))
+	}
+	return errors.Join(errs...)
+}
+
+// unlink removes a file that nobody names; f.mu is held.
+func (f *Folder) unlink(name string) error {
+	var errs []error
+	if file, ok := f.open[name]; ok {
+		delete(f.open, name)
+		errs = append(errs, file.Close())
+	}
+	if err := f.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("unlink %s: %w", name, err))
+	}
+	return errors.Join(errs...)
+}
+
+// Pinned returns the number of references to a file.
+func (f *Folder) Pinned(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.pins[name]
+}
+
+// Sweep deletes the segment files that nobody pins: what a crash left, or what no manifest names any more.
+func (f *Folder) Sweep() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names, err := f.fs.List()
+	if err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	var errs []error
+	for _, name := range names {
+		if strings.HasSuffix(name, segmentSuffix) && f.pins[name] == 0 {
+			errs = append(errs, f.unlink(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Create makes a file of a given name and pins it once: a file that is received from another node, whose manifest names
+// it. A left-over of that name that nobody pins is replaced; one that is pinned is an error that wraps fs.ErrExist. The
+// Folder closes the file, when it is synced or unlinked.
+func (f *Folder) Create(name string) (File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.create(name)
+}
+
+func (f *Folder) create(name string) (File, error) {
+	if !strings.HasSuffix(name, segmentSuffix) || strings.ContainsAny(name, `/\`) {
+		return nil, fmt.Errorf("create %q: not a segment's name: %w", name, ErrCorrupt)
+	}
+	if f.pins[name] > 0 {
+		return nil, fmt.Errorf("create %s: it is in use: %w", name, fs.ErrExist)
+	}
+	file, err := f.fs.Create(name)
+	if errors.Is(err, fs.ErrExist) {
+		if err = f.unlink(name); err == nil {
+			file, err = f.fs.Create(name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w", name, err)
+	}
+	f.pins[name] = 1
+	f.open[name] = file
+	return file, nil
+}
+
+// createNext makes and pins a new segment file for a buffer, named after the buffer and its first offset.
+func (f *Folder) createNext(buffer string, first uint64) (string, File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made++
+	name := fmt.Sprintf("%s-%020d-%s-%d%s", buffer, first, f.token, f.made, segmentSuffix)
+	file, err := f.create(name)
+	return name, file, err
+}
+
+// Open opens a file for reading. The caller closes it; it stays readable after its last Unpin.
+func (f *Folder) Open(name string) (File, error) { return f.fs.Open(name) }
+
+// Sync makes the files and then the folder durable; it waits for the disk, without holding up other calls. A sync that
+// failed is never tried again: from then on every Sync fails with the same error, since what the disk holds is unknown.
+// The files must be sealed (or received whole).
+func (f *Folder) Sync(names ...string) error {
+	files, err := f.unsynced(names)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err = files[name].Sync(); err != nil {
+			err = fmt.Errorf("sync %s: %w", name, err)
+			break
+		}
+	}
+	if err == nil {
+		err = f.fs.SyncFolder()
+	}
+	f.mu.Lock()
+	if err != nil && f.lost == nil {
+		f.lost = err
+	}
+	for name := range files {
+		if open, ok := f.open[name]; ok && err == nil {
+			delete(f.open, name)
+			_ = open.Close() // synced: closing has nothing left to report
+		}
+	}
+	f.mu.Unlock()
+	return errors.Join(err, f.Unpin(slices.Collect(maps.Keys(files))...))
+}
+
+// unsynced returns the open handles among the named files and pins these files.
+func (f *Folder) unsynced(names []string) (map[string]File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lost != nil {
+		return nil, f.lost
+	}
+	files := map[string]File{}
+	for _, name := range names {
+		if file, ok := f.open[name]; ok && files[name] == nil {
+			files[name] = file
+			f.pins[name]++
+		}
+	}
+	return files, nil
+}
