@@ -83,8 +83,8 @@ type Outcome struct {
 	Expected int64
 	// Duplicates counts the tuples that are to be dropped, with Done.
 	Duplicates int
-	// Drop says which; nil if it is all or none of them. It is valid until the next Judge.
-	Drop []bool
+	// Keep is false for each of them; nil if it is all or none. It is valid until the next Judge.
+	Keep []bool
 }
 
 // Table remembers positions and ids. See the package comment.
@@ -92,7 +92,7 @@ type Table struct {
 	bounds    Bounds
 	positions positions
 	ids       window
-	drop      []bool
+	keep      []bool // scratch
 }
 
 // NewTable returns an empty table. It panics on bounds that fail their Check.
@@ -165,14 +165,14 @@ func (t *Table) Judge(b Batch, now int64) Outcome {
 			return o
 		}
 	}
-	drop, dropped := t.cutPositions(b, last)
+	keep, dropped := t.cutPositions(b, last)
 	if b.IDs != nil && dropped < b.Count {
-		drop, dropped = t.cutIDs(b, drop, dropped, now)
+		keep, dropped = t.cutIDs(b, keep, dropped, now)
 	}
 	if dropped == 0 || dropped == b.Count {
-		drop = nil
+		keep = nil
 	}
-	return Outcome{Duplicates: dropped, Drop: drop}
+	return Outcome{Duplicates: dropped, Keep: keep}
 }
 
 // admit refuses a batch, or advances its source and returns the position it had before.
@@ -220,47 +220,44 @@ func (b Batch) gap(last int64) (expected int64, gap bool) {
 	}
 }
 
-// cutPositions marks the tuples at or below last. The slice that it returns is t.drop or nil.
-func (t *Table) cutPositions(b Batch, last int64) (drop []bool, dropped int) {
+// cutPositions says which tuples lie above last; keep is nil if it is all or none.
+func (t *Table) cutPositions(b Batch, last int64) (keep []bool, dropped int) {
 	switch {
 	case b.Rule == None || b.First > last:
 		return nil, 0
 	case b.Last <= last:
 		return nil, b.Count
 	}
-	drop = t.scratch(b.Count)
+	keep = t.scratch(b.Count)
 	for i, p := range b.Positions() {
 		if p <= last {
-			drop[i] = true
+			keep[i] = false
 			dropped++
 		}
 	}
-	return drop, dropped
+	return keep, dropped
 }
 
-// cutIDs marks the tuples whose id is known among those not marked yet, and remembers the others' ids.
-func (t *Table) cutIDs(b Batch, drop []bool, dropped int, now int64) ([]bool, int) {
-	if drop == nil {
-		drop = t.scratch(b.Count)
+// cutIDs drops the tuples with a known id from those that are kept so far, and remembers the others' ids.
+func (t *Table) cutIDs(b Batch, keep []bool, dropped int, now int64) ([]bool, int) {
+	if keep == nil {
+		keep = t.scratch(b.Count)
 	}
 	for i, id := range b.IDs {
-		if drop[i] || id == (ID{}) {
-			continue
-		}
-		if t.ids.see(id, now) {
-			drop[i] = true
+		if keep[i] && id != (ID{}) && t.ids.see(id, now) {
+			keep[i] = false
 			dropped++
 		}
 	}
 	t.ids.shrink(t.bounds.IDs, now-t.bounds.IDAge)
-	return drop, dropped
+	return keep, dropped
 }
 
+// scratch returns n times true.
 func (t *Table) scratch(n int) []bool {
-	if cap(t.drop) < n {
-		t.drop = make([]bool, n)
+	t.keep = t.keep[:0]
+	for range n {
+		t.keep = append(t.keep, true)
 	}
-	t.drop = t.drop[:n]
-	clear(t.drop)
-	return t.drop
+	return t.keep
 }

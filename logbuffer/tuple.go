@@ -69,6 +69,9 @@ const (
 	CodeGap
 	// CodeExpired: the session is unknown or expired; nothing was admitted.
 	CodeExpired
+	// CodeFull: the source is new, and as many sources with positions are known as the settings allow; nothing was
+	// admitted. Raising the bound is the cure.
+	CodeFull
 )
 
 // Receipt is what the replicated state did with one batch. It is only ever given for a committed entry.
