@@ -31,7 +31,7 @@ func (t *Table) Append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(p.sessions)))
 	before := int64(0)
 	for at := p.order.Front(); at != nil; at = at.Next() {
-		name, _ := at.Value.(string) //nolint:errcheck // only strings are put in
+		name, _ := at.Value.(string)
 		s := p.sessions[name]
 		dst = appendString(dst, name)
 		dst = binary.AppendVarint(dst, s.last)

@@ -6,15 +6,15 @@ import "container/list"
 type Rule uint8
 
 const (
-	// None: the source has no positions.
+	// None means that the source has no positions.
 	None Rule = iota
-	// Sparse: positions ascend and may have holes; what is at or below the last one is a duplicate.
+	// Sparse means that positions ascend and may have holes; what is at or below the last one is a duplicate.
 	Sparse
-	// Dense: positions are numbered without holes from 1; a hole before or in a batch refuses it whole.
+	// Dense means that positions are numbered without holes from 1; a hole before or in a batch refuses it whole.
 	Dense
 	// Session is Dense for a session, which has to be open.
 	Session
-	// Range: the batch covers (After, last position], holes allowed; After beyond the last position refuses it whole.
+	// Range means that the batch covers (After, last position], holes allowed; After beyond the last position refuses it whole.
 	Range
 )
 
@@ -55,7 +55,7 @@ func (p *positions) use(s *source, now int64) {
 // shrink forgets sessions from the longest unused on until at most limit are left and none was last used before since.
 func (p *positions) shrink(limit int, since int64) {
 	for front := p.order.Front(); front != nil; front = p.order.Front() {
-		name, _ := front.Value.(string) //nolint:errcheck // only strings are put in
+		name, _ := front.Value.(string)
 		if len(p.sessions) <= limit && p.sessions[name].seen >= since {
 			return
 		}

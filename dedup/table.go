@@ -51,13 +51,13 @@ type Use struct{ IDs, Sessions, Sources int }
 type Code uint8
 
 const (
-	// Done: every tuple is new or a duplicate.
+	// Done means that every tuple is new or a duplicate.
 	Done Code = iota
-	// Gap: positions are missing before or in the batch.
+	// Gap means that positions are missing before or in the batch.
 	Gap
-	// Expired: the session is unknown.
+	// Expired means that the session is unknown.
 	Expired
-	// Full: the source is new and there is no room for one more.
+	// Full means that the source is new and there is no room for one more.
 	Full
 )
 
