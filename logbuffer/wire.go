@@ -135,3 +135,5 @@ func nextFrame(what string, version byte, p []byte) (body, rest []byte, err erro
 	}
 	return body, in.rest, nil
 }
+
+func updateSum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
