@@ -156,23 +156,21 @@ func TestPayloadHasItsSizeAndReadsBack(t *testing.T) {
 
 func TestTrail(t *testing.T) {
 	type record struct {
-		partition int32
-		lineage   string
-		offset    uint64
-		index     int
+		partition     int32
+		lineage       string
+		offset, index uint64
 	}
 	tests := map[string]struct {
 		records []record
 		faults  int
 	}{
-		"clean":              {[]record{{0, "a", 1, 0}, {1, "a", 2, 0}, {0, "a", 3, 0}}, 0},
-		"two of one offset":  {[]record{{0, "a", 1, 0}, {0, "a", 1, 1}, {0, "a", 2, 0}}, 0},
-		"twice":              {[]record{{0, "a", 1, 0}, {1, "a", 1, 0}}, 1},
-		"out of order":       {[]record{{0, "a", 2, 0}, {0, "a", 1, 0}}, 1},
-		"missing":            {[]record{{0, "a", 1, 0}, {0, "a", 3, 0}}, 1},
-		"without headers":    {[]record{{0, "", 0, 0}, {0, "a", 1, 0}}, 1},
-		"two lives":          {[]record{{0, "a", 1, 0}, {0, "b", 1, 0}, {0, "b", 2, 0}}, 0},
-		"twice in partition": {[]record{{0, "a", 1, 0}, {0, "a", 1, 0}}, 2},
+		"clean":           {[]record{{0, "a", 1, 0}, {1, "a", 2, 0}, {0, "a", 3, 1}, {1, "a", 4, 2}, {0, "a", 5, 0}}, 0},
+		"twice":           {[]record{{0, "a", 1, 0}, {1, "a", 1, 0}}, 1},
+		"out of order":    {[]record{{0, "a", 2, 0}, {0, "a", 1, 0}}, 1},
+		"missing":         {[]record{{0, "a", 1, 0}, {0, "a", 3, 0}}, 1},
+		"half a batch":    {[]record{{0, "a", 1, 0}, {0, "a", 2, 1}, {0, "a", 4, 3}}, 2},
+		"without headers": {[]record{{0, "", 0, 0}, {0, "a", 1, 0}}, 1},
+		"two lives":       {[]record{{0, "a", 1, 0}, {0, "b", 1, 0}, {0, "b", 2, 1}}, 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

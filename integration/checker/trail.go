@@ -5,56 +5,56 @@ import (
 	"slices"
 )
 
-// Trail audits the headers that ftproxy's Kafka sink puts on records, from the topic alone: the record of each buffer
-// offset (and index below it) stands there once, and offsets ascend within a partition.
+// Trail audits the headers that ftproxy's Kafka sink puts on records, from a topic alone: each record says which life
+// of the log it is from, its offset in the buffer, and its index in the batch that was committed with it. Each offset
+// stands in the topic once, offsets ascend within a partition, and batches are whole.
 type Trail struct {
-	last     map[string]map[int32]mark  // by lineage and partition
-	counts   map[string]map[uint64]bool // offsets seen, by lineage
+	lives    map[string]*life
 	problems []string
 	found    int
 }
 
-// mark is a record's place in ftproxy's buffer.
-type mark struct {
-	offset uint64
-	index  int
+// life is what is known of one lineage.
+type life struct {
+	last    map[int32]uint64  // offset, by partition
+	indexes map[uint64]uint64 // index, by offset
 }
 
 // NewTrail returns an audit without records.
-func NewTrail() *Trail {
-	return &Trail{last: make(map[string]map[int32]mark), counts: make(map[string]map[uint64]bool)}
-}
+func NewTrail() *Trail { return &Trail{lives: make(map[string]*life)} }
 
 // Record adds the next visible record of a partition, in the partition's order.
-func (t *Trail) Record(partition int32, lineage string, offset uint64, index int) {
-	if lineage == "" || offset == 0 {
-		t.problem("partition %d: a record without lineage or offset", partition)
+func (t *Trail) Record(partition int32, lineage string, offset, index uint64) {
+	if lineage == "" || offset == 0 || index >= offset {
+		t.problem("partition %d: lineage %q, offset %d, index %d cannot be", partition, lineage, offset, index)
 		return
 	}
-	if t.last[lineage] == nil {
-		t.last[lineage] = make(map[int32]mark)
-		t.counts[lineage] = make(map[uint64]bool)
+	l := t.lives[lineage]
+	if l == nil {
+		l = &life{last: make(map[int32]uint64), indexes: make(map[uint64]uint64)}
+		t.lives[lineage] = l
 	}
-	m := mark{offset, index}
-	if prev, ok := t.last[lineage][partition]; ok && !prev.before(m) {
-		t.problem("partition %d: %s/%d.%d follows %d.%d", partition, lineage, offset, index, prev.offset, prev.index)
-	}
-	if index == 0 && t.counts[lineage][offset] {
+	if _, there := l.indexes[offset]; there {
 		t.problem("partition %d: %s/%d is there twice", partition, lineage, offset)
+	} else if offset < l.last[partition] {
+		t.problem("partition %d: %s/%d follows %d", partition, lineage, offset, l.last[partition])
 	}
-	t.last[lineage][partition] = m
-	t.counts[lineage][offset] = true
+	l.last[partition] = max(l.last[partition], offset)
+	l.indexes[offset] = index
 }
 
 // Problems closes the audit and returns how many faults it found and the first of them in words. Offsets must be dense
 // from 1 for each lineage, which is so where one topic takes everything that a buffer holds.
 func (t *Trail) Problems() (int, []string) {
-	for lineage, offsets := range t.counts {
+	for lineage, l := range t.lives {
 		var highest uint64
-		for offset := range offsets {
+		for offset, index := range l.indexes {
 			highest = max(highest, offset)
+			if before, there := l.indexes[offset-1]; index > 0 && (!there || before != index-1) {
+				t.problem("%s/%d has index %d, but what is before it belongs to another batch", lineage, offset, index)
+			}
 		}
-		if missing := highest - uint64(len(offsets)); missing > 0 {
+		if missing := highest - uint64(len(l.indexes)); missing > 0 {
 			t.problem("%s: %d offsets below %d are missing", lineage, missing, highest)
 		}
 	}
@@ -66,8 +66,4 @@ func (t *Trail) problem(format string, args ...any) {
 	if len(t.problems) < maxNotes {
 		t.problems = append(t.problems, fmt.Sprintf(format, args...))
 	}
-}
-
-func (m mark) before(other mark) bool {
-	return m.offset < other.offset || m.offset == other.offset && m.index < other.index
 }

@@ -147,7 +147,7 @@ func (f *Fleet) Leader(ctx context.Context) (*Replica, error) {
 }
 
 func (f *Fleet) leader(ctx context.Context) *Replica {
-	statuses := make([]Status, len(f.Replicas))
+	statuses := make([]*Status, len(f.Replicas))
 	var wait sync.WaitGroup
 	for i, r := range f.Replicas {
 		wait.Go(func() {
@@ -160,7 +160,7 @@ func (f *Fleet) leader(ctx context.Context) *Replica {
 	var leader *Replica
 	var term uint64
 	for i, status := range statuses {
-		if strings.EqualFold(status.Role, "leader") && status.Term > term {
+		if status != nil && status.Role == "leader" && status.Term > term {
 			leader, term = f.Replicas[i], status.Term
 		}
 	}

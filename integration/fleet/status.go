@@ -32,18 +32,57 @@ func (r *Replica) Get(ctx context.Context, path string) ([]byte, error) {
 	return body, err
 }
 
-// Status is the part of /status that is looked at here.
+// Status is the part of /status that is looked at here. The names are those of ftproxy's own status.
 type Status struct {
-	Role string `json:"role"`
-	Term uint64 `json:"term"`
+	Role    string `json:"role"`
+	Term    uint64 `json:"term"`
+	Buffers []struct {
+		Name    string `json:"name"`
+		End     uint64 `json:"end"`
+		Bytes   int64  `json:"bytes"`
+		Readers []struct {
+			Name      string `json:"name"`
+			Acked     uint64 `json:"acked"`
+			Delivered int64  `json:"delivered"`
+			Retained  int64  `json:"retained"`
+		} `json:"readers"`
+	} `json:"buffers"`
+	Links struct {
+		SentBytes int64 `json:"sent_bytes"`
+	} `json:"links"`
+	Disk struct {
+		SyncP50  int64 `json:"sync_p50_us"`
+		SyncP999 int64 `json:"sync_p999_us"`
+	} `json:"disk"`
+}
+
+// Retained is how many tuples wait for a reader, over all buffers and readers; they are 0 when everything sent was
+// delivered, dead-lettered or dropped.
+func (s *Status) Retained() (n int64) {
+	for _, buffer := range s.Buffers {
+		for _, reader := range buffer.Readers {
+			n += reader.Retained
+		}
+	}
+	return n
+}
+
+// Delivered is how many tuples were delivered, over all buffers and readers, in the whole life of the log.
+func (s *Status) Delivered() (n int64) {
+	for _, buffer := range s.Buffers {
+		for _, reader := range buffer.Readers {
+			n += reader.Delivered
+		}
+	}
+	return n
 }
 
 // Status asks the replica for its status.
-func (r *Replica) Status(ctx context.Context) (Status, error) {
+func (r *Replica) Status(ctx context.Context) (*Status, error) {
 	body, err := r.Get(ctx, "/status")
 	if err != nil {
-		return Status{}, err
+		return nil, err
 	}
-	var s Status
-	return s, json.Unmarshal(body, &s)
+	s := &Status{}
+	return s, json.Unmarshal(body, s)
 }

@@ -1,0 +1,6 @@
+// Package traffic is an upstream and a downstream for ftproxy's HTTP source and sink, as applications behave: the
+// upstream repeats itself and forgets after a crash, the downstream stores before it answers and drops repeated keys.
+//
+//	sender.go    the upstream
+//	receiver.go  the downstream
+package traffic
