@@ -154,7 +154,7 @@ func (s *scanner) hold(ctx context.Context) error {
 	if s.held {
 		return nil
 	}
-	wait := time.NewTimer(s.slow)
+	wait := time.NewTimer(2 * s.slow) // who has the slot may take slow
 	defer wait.Stop()
 	select {
 	case s.slots <- struct{}{}:

@@ -121,6 +121,7 @@ func (d *delivery) untilReplied(ctx context.Context, items []item) error {
 		if err != nil {
 			return err
 		}
+		d.trouble.Store(nil)
 		if answered > 0 {
 			if err := d.ack(ctx, logbuffer.Ack{UpTo: items[answered-1].offset}); err != nil {
 				return err
@@ -131,14 +132,15 @@ func (d *delivery) untilReplied(ctx context.Context, items []item) error {
 		if failure == nil {
 			continue
 		}
-		if d.exhausted(&items[0], failure) {
+		if len(items) > 0 && d.exhausted(failure) {
 			if err := d.bury(ctx, &items[0], failure.Error()); err != nil {
 				return err
 			}
 			items = items[1:]
 			continue
 		}
-		d.c.Logger.Warn("tuple not accepted", slog.Uint64("offset", items[0].offset), slog.Int("attempts", d.attempts),
+		d.trouble.Store(&failure)
+		d.c.Logger.Warn("delivery failed", slog.Uint64("acked", d.after), slog.Int("attempts", d.attempts),
 			slog.String("error", failure.Error()))
 		if err := retry.Wait(ctx); err != nil {
 			return err
@@ -161,7 +163,7 @@ func (d *delivery) next(items []item) []item {
 
 // exhausted counts a failed attempt of a tuple and tells whether it was the last one. A connection that broke before it
 // answered anything new is no attempt, unless it was made for this one: the receiver may have closed it while idle.
-func (d *delivery) exhausted(it *item, failure error) bool {
+func (d *delivery) exhausted(failure error) bool {
 	_, refused := errors.AsType[*refusal](failure)
 	if !refused && !d.fresh {
 		return false

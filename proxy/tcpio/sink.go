@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"ftproxy/logbuffer"
@@ -43,7 +44,8 @@ type SinkConfig struct {
 
 // Sink sends tuples to a TCP server. It implements proxy.Sink.
 type Sink struct {
-	c SinkConfig
+	c       SinkConfig
+	trouble atomic.Pointer[error]
 }
 
 // NewSink checks c and returns a sink that is not yet connected.
@@ -88,13 +90,22 @@ func (s *Sink) Guarantee() string {
 		"the receiver drops repeats (then declare idempotent=true)"
 }
 
+// Trouble is what keeps tuples from being delivered right now; nil if nothing does.
+func (s *Sink) Trouble() error {
+	if err := s.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
 // Check connects, and closes the connection again.
 func (s *Sink) Check(ctx context.Context) ([]string, error) {
 	conn, err := s.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return []string{"connects to " + s.c.Address}, conn.Close()
+	what := "tcp sink " + s.c.Name + ": "
+	return []string{what + "connects to " + s.c.Address, what + s.Guarantee()}, conn.Close()
 }
 
 // Run delivers until ctx ends or the tenure does.
@@ -157,14 +168,18 @@ func (s *Sink) dial(ctx context.Context) (net.Conn, error) {
 // connect dials until it succeeds or ctx ends.
 func (s *Sink) connect(ctx context.Context) (net.Conn, error) {
 	retry := retryWaits()
-	for {
+	for failed := false; ; failed = true {
 		conn, err := s.dial(ctx)
 		if err == nil {
+			if failed {
+				s.trouble.Store(nil)
+			}
 			return conn, nil
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		s.trouble.Store(&err)
 		s.c.Logger.Warn("sink cannot connect", slog.String("error", err.Error()))
 		if err := retry.Wait(ctx); err != nil {
 			return nil, err

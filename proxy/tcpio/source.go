@@ -119,14 +119,14 @@ func (s *Source) Guarantee() string {
 		"for more set replies=ack or replies=session"
 }
 
-// Check tries to listen, and stops again.
+// Check binds the listener for a moment.
 func (s *Source) Check(ctx context.Context) ([]string, error) {
 	l, err := s.listen(ctx)
 	if err != nil {
 		return nil, err
 	}
-	where := l.Addr().String()
-	return []string{"can listen on " + where}, l.Close()
+	what := "tcp source " + s.c.Name + ": "
+	return []string{what + "listens on " + l.Addr().String(), what + s.Guarantee()}, l.Close()
 }
 
 func (s *Source) listen(ctx context.Context) (net.Listener, error) {
