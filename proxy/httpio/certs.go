@@ -1,0 +1,142 @@
+package httpio
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// TLS names PEM files. On a listener CertFile and KeyFile switch TLS on, and CAFile makes client certificates
+// mandatory. On a sink CAFile replaces the system's roots, and CertFile and KeyFile are its client certificate.
+type TLS struct {
+	CertFile, KeyFile, CAFile string
+}
+
+func (t TLS) check() error {
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return errors.New("tls: certificate and key belong together, one of the two files is not set")
+	}
+	return nil
+}
+
+// pair is a certificate that is read again when its files have changed. A bad file keeps the former one in use.
+type pair struct {
+	certFile, keyFile string
+	failures          atomic.Uint64 // readings that failed
+
+	mu     sync.Mutex
+	now    *tls.Certificate
+	stamp  [2]time.Time
+	looked time.Time
+}
+
+// loadPair reads the files for the first time; here an error is final.
+func loadPair(certFile, keyFile string) (*pair, error) {
+	p := &pair{certFile: certFile, keyFile: keyFile}
+	stamp, err := p.stat()
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("tls: certificate %s with key %s: %w", certFile, keyFile, err)
+	}
+	p.now, p.stamp, p.looked = &cert, stamp, time.Now()
+	return p, nil
+}
+
+func (p *pair) stat() (stamp [2]time.Time, err error) {
+	for i, name := range []string{p.certFile, p.keyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return stamp, fmt.Errorf("tls: %w", err)
+		}
+		stamp[i] = info.ModTime()
+	}
+	return stamp, nil
+}
+
+// get returns the certificate in use, after a look at the files if the last look is a second old.
+func (p *pair) get() *tls.Certificate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.looked) < time.Second {
+		return p.now
+	}
+	p.looked = time.Now()
+	stamp, err := p.stat()
+	if err != nil {
+		p.failures.Add(1)
+		return p.now
+	}
+	if stamp == p.stamp {
+		return p.now
+	}
+	cert, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
+	if err != nil {
+		p.failures.Add(1)
+		return p.now
+	}
+	p.now, p.stamp = &cert, stamp
+	return p.now
+}
+
+// server returns the configuration of a listener, nil if it is plain.
+func (t TLS) server() (*tls.Config, *pair, error) {
+	if t.CertFile == "" {
+		return nil, nil, nil
+	}
+	p, err := loadPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.get(), nil },
+	}
+	if t.CAFile != "" {
+		if c.ClientCAs, err = roots(t.CAFile); err != nil {
+			return nil, nil, err
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return c, p, nil
+}
+
+// client returns the configuration of a sink.
+func (t TLS) client() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		pool, err := roots(t.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = pool
+	}
+	if t.CertFile != "" {
+		p, err := loadPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, err
+		}
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return p.get(), nil }
+	}
+	return c, nil
+}
+
+func roots(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("tls: %s holds no certificate in PEM form", file)
+	}
+	return pool, nil
+}

@@ -1,0 +1,179 @@
+package httpio
+
+import (
+	"bytes"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"strings"
+
+	"ftproxy/logbuffer"
+)
+
+// form is how a request's body holds its tuples.
+type form uint8
+
+const (
+	formOpaque form = iota // one tuple, any bytes
+	formJSON               // one tuple, checked to be JSON
+	formLines              // NDJSON: a tuple a line
+	formArray              // JSON array: a tuple an element
+	formEvent              // CloudEvents, structured
+	formEvents             // CloudEvents, batch
+)
+
+// batch tells whether the form may hold several tuples.
+func (f form) batch() bool { return f == formLines || f == formArray || f == formEvents }
+
+// formOf reads Content-Type, Content-Encoding and ?split.
+func formOf(r *http.Request) (form, error) {
+	const unsupported = http.StatusUnsupportedMediaType
+	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return 0, refuse(unsupported, "send the body uncompressed", "Content-Encoding %q is not supported", e)
+	}
+	split := r.URL.Query().Get("split")
+	if split != "" && split != "array" {
+		return 0, refuse(http.StatusBadRequest, "use ?split=array, or NDJSON", "?split=%s is unknown", split)
+	}
+	header := r.Header.Get("Content-Type")
+	if header == "" {
+		header = "application/octet-stream"
+	}
+	media, _, err := mime.ParseMediaType(header)
+	if err != nil {
+		return 0, refuse(unsupported, "send a Content-Type such as application/json",
+			"Content-Type %q is malformed: %s", header, err.Error())
+	}
+	isJSON := media == "application/json" || media == "text/json" || strings.HasSuffix(media, "+json")
+	event := r.Header.Get("Ce-Specversion") != ""
+	switch {
+	case media == "application/cloudevents+json":
+		return formEvent, nil
+	case media == "application/cloudevents-batch+json":
+		return formEvents, nil
+	case strings.HasPrefix(media, "application/cloudevents"):
+		return 0, refuse(unsupported, "send CloudEvents as JSON or in binary mode",
+			"the CloudEvents format %s is not supported", media)
+	case strings.HasPrefix(media, "multipart/"):
+		return 0, refuse(unsupported, "send each part as a request, or NDJSON", "%s is not supported", media)
+	case split == "array" && (!isJSON || event):
+		return 0, refuse(unsupported, "send a JSON array as application/json", "?split=array goes with JSON only")
+	case split == "array":
+		return formArray, nil
+	case media == "application/x-ndjson", media == "application/ndjson", media == "application/jsonl",
+		media == "application/x-jsonlines", media == "application/json-lines":
+		return formLines, nil
+	case isJSON:
+		return formJSON, nil
+	}
+	return formOpaque, nil
+}
+
+// splitBody cuts a body into its tuples, whose values alias it. Nothing is ever returned of a malformed body.
+func splitBody(f form, body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
+	switch f {
+	case formLines:
+		return splitLines(body, maxTuples)
+	case formArray:
+		return splitArray(body, maxTuples)
+	case formEvent:
+		t, err := parseEvent(body)
+		return []logbuffer.Tuple{t}, err
+	case formEvents:
+		return splitEvents(body, maxTuples)
+	case formJSON:
+		if !json.Valid(body) {
+			return nil, notJSON("the body")
+		}
+	case formOpaque:
+	}
+	if body == nil {
+		body = []byte{}
+	}
+	return []logbuffer.Tuple{{Value: body}}, nil
+}
+
+func notJSON(what string) error {
+	return refuse(http.StatusBadRequest, "send JSON as its Content-Type says, or another Content-Type",
+		"%s is not JSON; nothing was written", what)
+}
+
+func tooMany(maxTuples int) error {
+	return refuse(http.StatusRequestEntityTooLarge, "send fewer tuples in a request",
+		"the request holds more than %d tuples; nothing was written", maxTuples)
+}
+
+// splitLines makes a tuple of each line; blank lines are none.
+func splitLines(body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
+	var tuples []logbuffer.Tuple
+	number := 0
+	for line := range bytes.SplitSeq(body, []byte{'\n'}) {
+		number++
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		if len(tuples) == maxTuples {
+			return nil, tooMany(maxTuples)
+		}
+		if !json.Valid(line) {
+			return nil, refuse(http.StatusBadRequest, "send one JSON text a line",
+				"line %d is not JSON; nothing was written", number)
+		}
+		tuples = append(tuples, logbuffer.Tuple{Value: line})
+	}
+	return tuples, nil
+}
+
+// splitArray makes a tuple of each element.
+func splitArray(body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
+	elements, err := elementsOf(body, maxTuples)
+	if err != nil {
+		return nil, err
+	}
+	tuples := make([]logbuffer.Tuple, len(elements))
+	for i := range elements {
+		tuples[i].Value = elements[i]
+	}
+	return tuples, nil
+}
+
+// elementsOf returns the elements of a JSON array as they are written. They alias body.
+func elementsOf(body []byte, maxElements int) ([][]byte, error) {
+	body = bytes.TrimSpace(body)
+	if !json.Valid(body) {
+		return nil, notJSON("the body")
+	}
+	if body[0] != '[' {
+		return nil, refuse(http.StatusBadRequest, "send an array of tuples", "the body is not a JSON array")
+	}
+	var elements [][]byte
+	depth, start, inString := 0, 1, false
+	for i := 0; i < len(body); i++ { // body is valid JSON, so brackets match
+		switch c := body[i]; {
+		case inString:
+			if c == '\\' {
+				i++
+			}
+			inString = c != '"'
+		case c == '"':
+			inString = true
+		case c == '[' || c == '{':
+			depth++
+		case c == ',' && depth == 1, (c == ']' || c == '}') && depth == 1:
+			if element := bytes.TrimSpace(body[start:i]); len(element) > 0 {
+				if len(elements) == maxElements {
+					return nil, tooMany(maxElements)
+				}
+				elements = append(elements, element)
+			}
+			start = i + 1
+			if c != ',' {
+				depth--
+			}
+		case c == ']' || c == '}':
+			depth--
+		}
+	}
+	return elements, nil
+}
