@@ -32,18 +32,26 @@ func (s *State) applySettings(settings Settings) Verdict {
 	return Verdict{}
 }
 
-// refuseReaders says why the readers cannot change as settings want; empty if they can.
+// refuseReaders says why the readers cannot change as settings want; empty if they can. It asks for no less than
+// logbuffer.Buffer.SetReaders does, so that the readers of both buffers change or of none.
 func (s *State) refuseReaders(settings Settings) string {
 	for _, r := range s.settings.readers() {
 		_, buffer, _ := s.readerCalled(r.Name)
-		wanted := settings.In
+		b, wanted := s.buffer(buffer), settings.In
 		if buffer == bufferOut {
 			wanted = settings.Out
 		}
 		at := slices.IndexFunc(wanted, func(w logbuffer.Reader) bool { return w.Name == r.Name })
-		if c, _ := s.buffer(buffer).Reader(r.Name); at < 0 && c.PendingTuples > 0 {
+		c := b.Cursors()
+		own, _ := b.Reader(r.Name)
+		pending := own.PendingTuples
+		switch {
+		case at < 0 && pending > 0:
 			return fmt.Sprintf("reader %q of buffer %q is to go but has %d tuples pending: configure it again until they "+
-				"are delivered, or drop them by its policy", r.Name, buffer, c.PendingTuples)
+				"are delivered, or let its policy drop them", r.Name, buffer, pending)
+		case at >= 0 && !slices.Equal(wanted[at].Sinks, r.Sinks) && c.Trimmed < c.End:
+			return fmt.Sprintf("reader %q of buffer %q is to read other sinks than %q while %d tuples are retained: "+
+				"configure it as before until they are delivered", r.Name, buffer, r.Sinks, c.End-c.Trimmed)
 		}
 	}
 	return ""
