@@ -24,8 +24,8 @@ const (
 
 // Encoded is one batch in its stored form, with its length and its checksum:
 //
-//	length of the rest after the CRC (4, LE) | CRC-32C of what follows (4, LE) | version (1) | count | first position |
-//	last position | source | partition | sink | tuple × count
+//	length of the rest after the CRC (4, LE) | CRC-32C of what follows (4, LE) | version (1) | count | first position
+//	| last position | source | partition | sink | tuple × count
 //
 //	tuple  = key | value | number of headers | (header key | header value) × number | time − time before |
 //	         position − position before

@@ -22,6 +22,9 @@ type Folder struct {
 	// a file of the same name, so that a name means one content for ever.
 	token  string
 	mutant mutants
+	// chunk is what a scanner reads at least at a time, interval the bytes between two entries of a segment's index;
+	// tests make them small.
+	chunk, interval uint64
 
 	mu   sync.Mutex
 	made uint64          // guarded by mu: files made here; numbers their names
@@ -35,14 +38,17 @@ type mutants struct {
 	skipCRC, rewriteSealed, ignorePins bool
 }
 
-// OpenFolder returns a Folder in which nothing is pinned yet. It does not look at the files: pin what the manifests name,
-// then Sweep.
+// OpenFolder returns a Folder in which nothing is pinned yet. It does not look at the files: pin what the manifests
+// name, then Sweep.
 func OpenFolder(files FS) (*Folder, error) {
 	var b [8]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return nil, fmt.Errorf("segment folder: random name: %w", err)
 	}
-	return &Folder{fs: files, token: fmt.Sprintf("%x", b), pins: map[string]int{}, open: map[string]File{}}, nil
+	return &Folder{
+		fs: files, token: fmt.Sprintf("%x", b), chunk: chunkBytes, interval: indexEvery,
+		pins: map[string]int{}, open: map[string]File{},
+	}, nil
 }
 
 // Pin adds a reference to each file.
@@ -61,16 +67,16 @@ func (f *Folder) Unpin(names ...string) error {
 	defer f.mu.Unlock()
 	var errs []error
 	for _, name := range names {
-		n := f.pins[name]
-		if n <= 0 {
+		n := f.pins[name] - 1
+		if n < 0 {
 			panic(fmt.Sprintf("logbuffer: unpin of %s, which is not pinned", name))
 		}
-		if n > 1 && !f.mutant.ignorePins {
-			f.pins[name] = n - 1
-			continue
+		if f.pins[name] = n; n == 0 {
+			delete(f.pins, name)
 		}
-		delete(f.pins, name)
-		errs = append(errs, f.unlink(name))
+		if n == 0 || f.mutant.ignorePins {
+			errs = append(errs, f.unlink(name))
+		}
 	}
 	return errors.Join(errs...)
 }

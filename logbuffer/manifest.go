@@ -12,7 +12,7 @@ const (
 	bufferVersion = 1
 	placeBytes    = 24
 	// The least that each item of a manifest takes.
-	minLabelBytes, minReaderBytes, minSegmentBytes, minShareBytes = 3, 6 + 2*placeBytes, 2*placeBytes + 7, 3
+	minLabelBytes, minReaderBytes, minSegmentBytes, minShareBytes = 3, 15, 2*placeBytes + 7, 3
 )
 
 // SegmentFile names a sealed segment with its length and its CRC-32C, by which a copy of it can be checked.
@@ -144,7 +144,7 @@ func (p *parser) segment(labels []*label) *segment {
 	records := s.to.cum - s.from.cum
 	if s.to.off <= s.from.off || s.to.cum <= s.from.cum || tuples != s.to.off-s.from.off || bytes != records ||
 		size > math.MaxInt64 || records > size || size-records < uint64(segmentHeader)+1+minIndexEntry+4 ||
-		size-records > uint64(segmentHeader)+14+(records/indexEvery+1)*28 {
+		size-records > records+uint64(segmentHeader)+64 {
 		p.fail()
 		return s
 	}
@@ -153,8 +153,8 @@ func (p *parser) segment(labels []*label) *segment {
 }
 
 // RestoreBuffer takes a manifest off the front of p and returns the buffer that it describes, and the rest. It pins the
-// segments and looks at their lengths, but reads none. Errors wrap ErrCorrupt (also for a file that is missing or of the
-// wrong length) or ErrVersion; then nothing is pinned. Nothing but rest aliases p.
+// segments and looks at their lengths, but reads none. Errors wrap ErrCorrupt (also for a file that is missing or of
+// the wrong length) or ErrVersion; then nothing is pinned. Nothing but rest aliases p.
 func RestoreBuffer(name string, folder *Folder, o Options, p []byte) (b *Buffer, rest []byte, err error) {
 	what := "buffer " + name
 	body, rest, err := nextFrame(what, bufferVersion, p)
@@ -198,7 +198,7 @@ func (b *Buffer) parse(in *parser) {
 		labels[i] = l
 		b.labels[l.name] = l
 	}
-	for range in.count(minReaderBytes - 2*placeBytes) {
+	for range in.count(minReaderBytes) {
 		b.readers = append(b.readers, in.reader(b.out.folder))
 	}
 	for range in.count(minSegmentBytes) {

@@ -219,7 +219,7 @@ type scanner struct {
 	folder *Folder
 	// keep makes it read into a new chunk each time, because records are handed out that alias it.
 	keep bool
-	// least is what it reads at a time, chunkBytes if 0.
+	// least is what it reads at a time, if that is more than the folder's chunk.
 	least uint64
 	seg   *segment
 	chunk []byte
@@ -269,7 +269,7 @@ func (s *scanner) view(seg *segment, cum, limit, n uint64) ([]byte, error) {
 	if uint64(len(have)) >= n {
 		return have, nil
 	}
-	want := min(max(n, s.least, chunkBytes), limit-cum)
+	want := min(max(n, s.least, s.folder.chunk), limit-cum)
 	chunk := s.chunk[:0]
 	if s.keep || uint64(cap(chunk)) < want || cap(chunk) > 16*chunkBytes {
 		chunk = make([]byte, 0, want)
@@ -296,7 +296,7 @@ type writer struct {
 
 // add gathers a record that begins at from; begin must have opened a segment.
 func (w *writer) add(from place, e *entry) error {
-	if n := len(w.seg.index); n == 0 || from.cum-w.seg.index[n-1].cum >= indexEvery {
+	if n := len(w.seg.index); n == 0 || from.cum-w.seg.index[n-1].cum >= w.folder.interval {
 		w.seg.index = append(w.seg.index, from)
 	}
 	mark := byte(markPlain)

@@ -205,8 +205,11 @@ func (l *loader) load(seg *segment, last bool) (full bool, err error) {
 	return false, nil
 }
 
-// wants tells whether a sealed segment has anything for the reader.
+// wants tells whether a sealed segment has anything for the reader: batches, or the end of the Commit of its last one.
 func (l *loader) wants(seg *segment) bool {
+	if n := len(l.out); n > 0 && !l.out[n-1].Boundary {
+		return true
+	}
 	for _, h := range seg.shares {
 		if l.reader.reads(h.label.name) {
 			return true
