@@ -2,231 +2,450 @@ package replica
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
 
 	"ftproxy/logbuffer"
 )
 
-// hooks replaces a node's surroundings in tests.
-type hooks struct{}
-
 // Node is one replica. All methods may be called concurrently.
-type Node struct{}
+//
+//	Append ─▶ lane ─▶ leader's committer ─▶ Raft ─▶ fsm ─▶ verdict
+//	                                                  └─▶ Outlet.Read (leader's tenure)
+type Node struct {
+	config Config
+	log    *slog.Logger
+	stream *stream
+	lane   *lane
+	dog    watchdog
+
+	ctx    context.Context //nolint:containedctx // it is the node's life
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+	done   chan struct{}
+
+	// turn fires when the leader, the tenure, the group or what is waited for changes.
+	turn *broadcast
+	// started is closed when Raft runs; store, fsm, core and wire are set before and do not change any more.
+	started chan struct{}
+	store   disk
+	fsm     *fsm
+	core    *raft.Raft
+	wire    *transport
+	notify  chan bool // Raft's word on leadership
+
+	snapNow chan struct{} // capacity 1: a snapshot is wanted now
+
+	stopping  atomic.Bool
+	caughtUp  atomic.Bool // all that was committed has been applied once
+	elections atomic.Uint64
+	damage    error // why the data is quarantined
+	snapshots atomic.Uint64
+
+	mu       sync.Mutex
+	self     identity
+	state    condition // before Raft runs
+	waiting  string    // why the node is not ready; for people
+	refused  map[string]string
+	err      error // why the node stopped
+	failed   bool
+	leading  bool
+	leadGen  uint64            // counts changes of leading
+	tenure   *Tenure           // from the barrier on
+	reign    *Tenure           // once it has begun in full
+	contacts map[string]string // admin addresses of the others, by name
+}
+
+// hooks replaces a node's surroundings in tests, and switches protections off. It is never a setting.
+type hooks struct {
+	listen func(addr string) (net.Listener, error)
+	dial   func(ctx context.Context, addr string) (net.Conn, error)
+	open   func(c Config, fatal func(error)) (disk, error)
+	// gate is asked before every message of Raft.
+	gate func(to raft.ServerID, message any) error
+	// heartbeatFastPath brings issue 695 back.
+	heartbeatFastPath bool
+	storage           storageHooks
+	// format is the version that the node announces, newKinds the version that kinds need; zero: as built.
+	format   int
+	newKinds map[kind]int
+	// twist falsifies the hash that the node proposes.
+	twist uint64
+}
+
+func (h *hooks) version() int {
+	if h.format != 0 {
+		return h.format
+	}
+	return formatVersion
+}
+
+func (h *hooks) since(k kind) int { return h.newKinds[k] }
+
+func (h *hooks) hash(hash uint64) uint64 { return hash ^ h.twist }
 
 // Open starts a node. It returns once the data folder is checked and the listener is up; finding the group goes on in
 // the background (see Ready), and an error that ends the node later arrives by Done and Err. An error wraps one of
 // ErrConfig, ErrStorage, ErrQuarantined, ErrVersion or ErrLineage.
-func Open(ctx context.Context, c Config) (*Node, error) { return nil, ErrConfig }
-
-// Append implements proxy.Intake.
-func (n *Node) Append(ctx context.Context, batches ...logbuffer.Batch) ([]logbuffer.Receipt, error) {
-	return nil, logbuffer.ErrUnavailable
+func Open(ctx context.Context, c Config) (*Node, error) {
+	c = c.withDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		config: c, log: c.Logger, done: make(chan struct{}), turn: newBroadcast(), started: make(chan struct{}),
+		notify: make(chan bool, 64), snapNow: make(chan struct{}, 1), refused: map[string]string{}, contacts: map[string]string{}, state: isEmpty,
+	}
+	n.ctx, n.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	if err := n.openDisk(); err != nil {
+		return nil, err
+	}
+	if err := n.openStream(); err != nil {
+		if n.store != nil {
+			err = errors.Join(err, n.store.close())
+		}
+		return nil, err
+	}
+	n.wg.Go(func() {
+		if err := n.run(); err != nil && n.ctx.Err() == nil {
+			n.fail(err)
+		}
+	})
+	return n, nil
 }
 
-// Position implements proxy.Intake.
-func (n *Node) Position(ctx context.Context, source string) (last int64, known bool, err error) {
-	return 0, false, logbuffer.ErrUnavailable
+// openDisk opens the data folder. Quarantined data leaves store nil and the node with the id that it asks to be admitted
+// by.
+func (n *Node) openDisk() error {
+	d, err := n.openStore()
+	if errors.Is(err, ErrQuarantined) && len(n.config.Peers) > 1 {
+		n.log.Error("the data is quarantined", slog.Any("error", err))
+		n.damage = err
+		id, err := prepareNext(n.config.DataDir, n.config.Node)
+		n.self, n.state = identity{id: serverID(id)}, isQuarantined
+		n.waiting = "the data is quarantined"
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return n.useDisk(d)
 }
 
-// OpenSession implements proxy.Intake.
-func (n *Node) OpenSession(ctx context.Context) (string, error) {
-	return "", logbuffer.ErrUnavailable
+func (n *Node) openStore() (disk, error) {
+	if open := n.config.hooks.open; open != nil {
+		return open(n.config, n.fail)
+	}
+	s, err := openStorage(n.config.storage(n.fail, n.log))
+	if err != nil {
+		return nil, err
+	}
+	return storageDisk{s}, nil
 }
 
-// Lineage implements proxy.Intake; it is empty until the node has found its group.
-func (n *Node) Lineage() string { return "" }
+func (c Config) storage(fatal func(error), log *slog.Logger) storageConfig {
+	return storageConfig{
+		dir: c.DataDir, node: c.Node, snapshotBytes: c.Limits.SnapshotBytes, minFree: c.Limits.FreeBytes, fatal: fatal,
+		checkEntry: func(data []byte) error { _, err := decodeEntry(data); return err },
+		repeated: func(index uint64) {
+			log.Error("the leader sent the same snapshot again", slog.Uint64("index", index))
+		},
+		log: newHCLogger(log), hooks: c.hooks.storage,
+	}
+}
 
-// Lead calls lead once for each tenure of this node as leader, until ctx ends or the node does. The context given to
-// lead ends with the tenure, and Lead waits for lead to return before it begins another. An error of lead ends Lead.
-func (n *Node) Lead(ctx context.Context, lead func(ctx context.Context, t *Tenure) error) error {
+func (n *Node) useDisk(d disk) error {
+	id, lineage := d.names()
+	has, err := d.hasState()
+	if err == nil && has && lineage == "" {
+		// The node fell between starting its group and noting the lineage; nobody can have learnt one.
+		lineage = newLineage()
+		err = d.setLineage(lineage)
+	}
+	if err != nil {
+		return errors.Join(err, d.close())
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.store, n.self = d, identity{id: serverID(id), lineage: lineage}
+	if has {
+		n.state = hasState
+	}
 	return nil
 }
 
-// Leader is the name of the node that leads as far as this node knows; empty if it knows none.
-func (n *Node) Leader() string { return "" }
-
-// LeaderAdmin is the leader's Config.AdminAddr; empty if it is not known.
-func (n *Node) LeaderAdmin() string { return "" }
-
-// Ready returns nil if the node takes tuples: it is a member, knows a leader, and has applied what was committed when
-// it started. Otherwise the error says what it waits for.
-func (n *Node) Ready() error { return logbuffer.ErrUnavailable }
-
-// Letters returns up to limit unresolved dead letters with offsets above after, in order, as this node knows them.
-func (n *Node) Letters(after uint64, limit int) ([]logbuffer.Letter, error) { return nil, nil }
-
-// Requeue puts a dead letter back into its reader's buffer, past dedup. It errs with logbuffer.ErrTrimmed if there is no
-// such letter.
-func (n *Node) Requeue(ctx context.Context, offset uint64) error { return logbuffer.ErrUnavailable }
-
-// DropLetter discards a dead letter. It errs with logbuffer.ErrTrimmed if there is no such letter.
-func (n *Node) DropLetter(ctx context.Context, offset uint64) error { return logbuffer.ErrUnavailable }
-
-// Done is closed when the node has stopped, by Shutdown or by an error.
-func (n *Node) Done() <-chan struct{} { return nil }
-
-// Err tells why the node stopped: nil after Shutdown, or an error that wraps one of this package's.
-func (n *Node) Err() error { return nil }
-
-// Shutdown stops the node in order: it takes no more commands, waits for those in flight, hands leadership over, takes a
-// snapshot if little was written since the last, and closes. ctx bounds the wait, not the closing.
-func (n *Node) Shutdown(ctx context.Context) error { return nil }
-
-// Recover makes the data of a stopped node the start of a new life of the log: a group of this node alone, with a new
-// lineage. What was not yet committed counts as committed, what the other nodes alone had is lost.
-func Recover(ctx context.Context, c Config) (lineage string, err error) { return "", ErrConfig }
-
-// Tenure is one period of leadership.
-type Tenure struct{}
-
-// Outlet returns the end of a reader of the IN buffer. The reader must be among Config.Readers.
-func (t *Tenure) Outlet(reader string) *Outlet { return &Outlet{} }
-
-// Term is the Raft term of the tenure: it grows from tenure to tenure, across all nodes.
-func (t *Tenure) Term() uint64 { return 0 }
-
-// Outlet is a reader's end of a buffer, valid for one tenure. All methods may be called concurrently; after the tenure
-// they return an error of class logbuffer.ErrUnavailable or ErrUnknown.
-type Outlet struct{}
-
-// Reader is the reader's name.
-func (o *Outlet) Reader() string { return "" }
-
-// Buffer is the name of the buffer that is read.
-func (o *Outlet) Buffer() string { return "in" }
-
-// Lineage is as in Node.
-func (o *Outlet) Lineage() string { return "" }
-
-// Barrier returns once all that was committed before the call is applied here and this node is known to lead.
-func (o *Outlet) Barrier(ctx context.Context) error { return nil }
-
-// Cursor returns, behind a barrier, the reader's confirmed offset, the last offset in the buffer, the running hash at
-// the confirmed offset, and whether the reader ever confirmed anything.
-func (o *Outlet) Cursor(ctx context.Context) (acked, end, hash uint64, everAcked bool, err error) {
-	return 0, 0, 0, false, nil
+func newLineage() string {
+	var p [16]byte
+	_, _ = rand.Read(p[:]) // never fails
+	return hex.EncodeToString(p[:])
 }
 
-// Read returns the reader's batches above after, in order: at least one, and more while they fit into maxBytes of
-// encoded size. It waits until there is one.
-func (o *Outlet) Read(ctx context.Context, after uint64, maxBytes int) ([]logbuffer.Stored, error) {
-	return nil, nil
+func (n *Node) openStream() error {
+	s := &stream{
+		operator: n.config.Name, peers: n.config.Peers, local: n.identity, log: n.log, dialer: n.config.hooks.dial,
+		handle: n.handle, refusedBy: n.noteRefusal,
+	}
+	if s.dialer == nil {
+		s.dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr) // resolves the name anew
+		}
+	}
+	if !n.config.TLS.empty() {
+		certs, err := openCertificates(n.config.TLS, n.log)
+		if err != nil {
+			return fmt.Errorf("%w: TLS between nodes: %w", ErrConfig, err)
+		}
+		s.certs = certs
+	}
+	if n.config.ListenAddr != "" {
+		listen := n.config.hooks.listen
+		if listen == nil {
+			listen = func(addr string) (net.Listener, error) {
+				return new(net.ListenConfig).Listen(n.ctx, "tcp", addr)
+			}
+		}
+		l, err := listen(n.config.ListenAddr)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+		s.listener = l
+	}
+	s.start()
+	n.stream = s
+	return nil
 }
 
-// HashAt returns the buffer's running hash at offset n if n is the end of a stored batch, confirmed, or trimmed.
-func (o *Outlet) HashAt(ctx context.Context, n uint64) (hash uint64, ok bool, err error) {
-	return 0, false, nil
+// handle serves a connection of another node that is not Raft's.
+func (n *Node) handle(ctx context.Context, link byte, from serverID, conn net.Conn) {
+	if link == linkControl {
+		n.reply(ctx, from, conn)
+		return
+	}
+	c := n.committer()
+	if c == nil {
+		return
+	}
+	err := newForwarded(laneProposer+string(from), c, n.waitForDisk, conn).serve(ctx)
+	n.log.Debug("a lane's connection ended", slog.String("from", string(from)), slog.Any("error", err))
 }
 
-// Ack commits that all up to ack.UpTo is done. It returns when the entry is applied.
-func (o *Outlet) Ack(ctx context.Context, ack logbuffer.Ack) error { return nil }
-
-// Status is what a node knows of itself and its group, for people and metrics.
-type Status struct {
-	Name    string `json:"name"`
-	Node    string `json:"node"`
-	ID      string `json:"id"`
-	Lineage string `json:"lineage"`
-	// Role is "leader", "follower", "candidate", "joining" or "stopped".
-	Role        string `json:"role"`
-	Term        uint64 `json:"term"`
-	Leader      string `json:"leader"`
-	LeaderAdmin string `json:"leader_admin"`
-	// Ready is empty or says what the node waits for.
-	NotReady string         `json:"not_ready,omitempty"`
-	Members  []Member       `json:"members"`
-	Raft     RaftStatus     `json:"raft"`
-	Buffers  []BufferStatus `json:"buffers"`
-	// Proposals are the commands of this node that wait for their verdict.
-	Proposals int `json:"proposals"`
-	// Dedup and Positions are what the state remembers of sources.
-	Dedup     DedupStatus      `json:"dedup"`
-	Positions map[string]int64 `json:"positions"`
-	Letters   LetterStatus     `json:"letters"`
-	Links     LinkStatus       `json:"links"`
-	Disk      DiskStatus       `json:"disk"`
+// run finds the group, starts Raft and does the node's work until its life ends.
+func (n *Node) run() error {
+	if n.condition() != hasState {
+		if err := n.seek(n.ctx); err != nil {
+			return err
+		}
+	}
+	if err := n.startRaft(); err != nil {
+		return err
+	}
+	n.lane = newLane(laneProposer+string(n.identity().id), 0, n.log, n.connect)
+	close(n.started)
+	n.turn.fire()
+	var wg sync.WaitGroup
+	for _, work := range []func(context.Context){
+		n.lane.run, n.followNotify, n.runTenures, n.announce, n.compareHashes, n.takeSnapshots, n.watchDisk, n.watchGroup,
+	} {
+		wg.Go(func() { work(n.ctx) })
+	}
+	wg.Wait()
+	return nil
 }
 
-// Member is a server of the group.
-type Member struct {
-	Node  string `json:"node"`
-	ID    string `json:"id"`
-	Voter bool   `json:"voter"`
+// bootstrap starts a new group of all that were found. Only then is there a lineage: a crash in between leaves a node
+// that starts its group again under one that nobody knew.
+func (n *Node) bootstrap(s seeking) error {
+	n.log.Info("starting a new group", slog.Any("nodes", s.names))
+	_, t := raft.NewInmemTransport("")
+	if err := raft.BootstrapCluster(n.raftConfig(), n.store.log(), n.store.stable(), n.store.snapshots(), t,
+		s.servers()); err != nil {
+		return fmt.Errorf("%w: starting the group: %w", ErrStorage, err)
+	}
+	return n.adopt(newLineage())
 }
 
-// RaftStatus tells how far the log is. Indexes count entries.
-type RaftStatus struct {
-	FirstIndex    uint64 `json:"first_index"`
-	LastIndex     uint64 `json:"last_index"`
-	CommitIndex   uint64 `json:"commit_index"`
-	AppliedIndex  uint64 `json:"applied_index"`
-	SnapshotIndex uint64 `json:"snapshot_index"`
-	// SnapshotLag is how many bytes of log were applied since the last snapshot.
-	SnapshotLag int64  `json:"snapshot_lag_bytes"`
-	Snapshots   uint64 `json:"snapshots"`
-	Elections   uint64 `json:"elections"`
-	// LastContact is the time since the leader was heard, in milliseconds; 0 on the leader.
-	LastContact int64 `json:"last_contact_ms"`
+// adopt makes the node part of a group. Quarantined data is moved aside only here, when the group has taken the fresh id.
+func (n *Node) adopt(lineage string) error {
+	if n.condition() == isQuarantined {
+		aside, err := moveAside(n.config.DataDir)
+		if err != nil {
+			return err
+		}
+		n.log.Warn("moved the quarantined data aside", slog.String("folder", aside))
+		d, err := n.openStore()
+		if err != nil {
+			return err
+		}
+		if err := n.useDisk(d); err != nil {
+			return err
+		}
+	}
+	if err := n.store.setLineage(lineage); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.self.lineage, n.state, n.waiting = lineage, hasState, ""
+	n.log.Info("found the group", slog.String("server", string(n.self.id)), slog.String("lineage", lineage))
+	return nil
 }
 
-// BufferStatus describes one buffer.
-type BufferStatus struct {
-	Name     string         `json:"name"`
-	Trimmed  uint64         `json:"trimmed"`
-	End      uint64         `json:"end"`
-	Bytes    int64          `json:"bytes"`
-	MaxBytes int64          `json:"max_bytes"`
-	Readers  []ReaderStatus `json:"readers"`
+func (n *Node) raftConfig() *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(n.identity().id)
+	c.HeartbeatTimeout = n.config.ElectionTimeout
+	c.ElectionTimeout = n.config.ElectionTimeout
+	c.LeaderLeaseTimeout = n.config.ElectionTimeout
+	c.MaxAppendEntries = appendEntries
+	c.BatchApplyCh = true
+	c.ShutdownOnRemove = false
+	c.SnapshotInterval = 24 * time.Hour
+	c.SnapshotThreshold = neverSnapshot // they are taken by bytes
+	c.TrailingLogs = neverSnapshot      // set before each
+	c.NoLegacyTelemetry = true
+	c.NotifyCh = n.notify
+	c.Logger = newHCLogger(n.log)
+	return c
 }
 
-// ReaderStatus is a reader's place and its ledger: Received = Delivered + Dead + Dropped + Retained, in tuples.
-type ReaderStatus struct {
-	Name      string `json:"name"`
-	Acked     uint64 `json:"acked"`
-	Received  uint64 `json:"received"`
-	Duplicate uint64 `json:"deduplicated"`
-	Delivered uint64 `json:"delivered"`
-	Dead      uint64 `json:"dead_lettered"`
-	Dropped   uint64 `json:"dropped_by_policy"`
-	Retained  uint64 `json:"retained"`
+func (n *Node) startRaft() error {
+	n.fsm = newFSM(StateConfig{
+		Folder: n.store.segments(),
+		Buffer: logbuffer.Options{SegmentBytes: n.config.Limits.SegmentBytes, TailBytes: n.config.Limits.TailBytes},
+	}, n.store.snapshots(), n.fail)
+	n.wire = newTransport(raftStream{stream: n.stream, self: n.identity().id}, n.linkTimeout(), newHCLogger(n.log))
+	n.wire.fastPath = n.config.hooks.heartbeatFastPath
+	n.wire.gate = n.gate
+	n.wire.installed = n.noteInstall
+	r, err := raft.NewRaft(n.raftConfig(), n.fsm, n.store.log(), n.store.stable(), n.store.snapshots(), n.wire)
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w: starting Raft: %w", ErrStorage, err), n.wire.Close())
+	}
+	n.core = r
+	r.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		switch o.Data.(type) {
+		case raft.LeaderObservation, raft.RaftState:
+			n.turn.fire()
+		}
+		return false
+	}))
+	return nil
 }
 
-// DedupStatus shows the bounds of deduplication.
-type DedupStatus struct {
-	Sources  int   `json:"sources"`
-	IDs      int   `json:"ids"`
-	MaxIDs   int   `json:"max_ids"`
-	IDAge    int64 `json:"id_age_ms"`
-	Sessions int   `json:"sessions"`
-	// Now is replicated time, in milliseconds since the Unix epoch.
-	Now int64 `json:"now_ms"`
+// linkTimeout bounds the answer to a message of Raft, a follower's disk write included.
+func (n *Node) linkTimeout() time.Duration { return max(2*time.Second, 4*n.config.ElectionTimeout) }
+
+// gate is asked before every message of Raft.
+func (n *Node) gate(to raft.ServerID, message any) error {
+	if n.dog.muted.Load() {
+		return errDiskHangs
+	}
+	if gate := n.config.hooks.gate; gate != nil {
+		return gate(to, message)
+	}
+	return nil
 }
 
-// LetterStatus counts dead letters.
-type LetterStatus struct {
-	Unresolved int    `json:"unresolved"`
-	Max        int    `json:"max"`
-	End        uint64 `json:"end"`
+// fail ends the node because of err. It does not wait: what fails may hold what would be waited for.
+func (n *Node) fail(err error) {
+	n.mu.Lock()
+	first := !n.failed
+	if first {
+		n.failed, n.err = true, err
+	}
+	n.mu.Unlock()
+	if !first {
+		return
+	}
+	n.log.Error("the node stops", slog.Any("error", err))
+	n.stopping.Store(true)
+	n.cancel(err)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		n.close(ctx)
+	}()
 }
 
-// LinkStatus counts traffic between nodes since the start.
-type LinkStatus struct {
-	SentBytes     int64 `json:"sent_bytes"`
-	ReceivedBytes int64 `json:"received_bytes"`
-	Refused       int64 `json:"refused_connections"`
-	// BadCertificates counts attempts to read changed TLS files that failed; the former ones stay in force.
-	BadCertificates int64 `json:"bad_certificates"`
-	// CertificateExpiry is when this node's certificate expires, in milliseconds since the Unix epoch; 0 without TLS.
-	CertificateExpiry int64 `json:"certificate_expiry_ms"`
+func (n *Node) identity() identity {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.self
 }
 
-// DiskStatus describes the log's disk. Times are in microseconds over the last few thousand writes.
-type DiskStatus struct {
-	FreeBytes int64 `json:"free_bytes"`
-	WaitBelow int64 `json:"wait_below_bytes"`
-	SyncP50   int64 `json:"sync_p50_us"`
-	SyncP999  int64 `json:"sync_p999_us"`
-	LogBytes  int64 `json:"log_bytes_written"`
+func (n *Node) condition() condition {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.state
 }
 
-// Status returns a snapshot of the node's condition. It never waits for other nodes.
-func (n *Node) Status() Status { return Status{} }
+func (n *Node) waitsFor(why string) {
+	n.mu.Lock()
+	changed := n.waiting != why
+	n.waiting = why
+	n.mu.Unlock()
+	if changed {
+		n.log.Info("not ready", slog.String("because", why))
+	}
+}
+
+// raft returns Raft, nil until it runs.
+func (n *Node) raft() *raft.Raft {
+	select {
+	case <-n.started:
+		return n.core
+	default:
+		return nil
+	}
+}
+
+// noteRefusal remembers a peer's refusal; a majority that refuses because of the lineage ends the node.
+func (n *Node) noteRefusal(name string, no *refusal) {
+	if no.Code == refusedID {
+		return // an answer, not a fault
+	}
+	n.mu.Lock()
+	known := n.refused[name] == no.Text
+	if no.Code == refusedLineage {
+		n.refused[name] = no.Text
+	}
+	against := len(n.refused)
+	n.mu.Unlock()
+	if !known {
+		n.log.Error("a node refuses this one", slog.String("by", name), slog.String("because", no.Text))
+	}
+	if against >= len(n.config.Peers)/2+1 {
+		n.fail(fmt.Errorf("%w: %s", ErrLineage, no.Text))
+	}
+}
+
+// broadcast wakes everybody who waits for a change.
+type broadcast struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func newBroadcast() *broadcast { return &broadcast{ch: make(chan struct{})} }
+
+// next returns a channel that is closed at the next change. Take it before looking.
+func (b *broadcast) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ch
+}
+
+func (b *broadcast) fire() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.ch)
+	b.ch = make(chan struct{})
+}

@@ -1,0 +1,276 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"ftproxy/logbuffer"
+)
+
+// leaderID is the server id of the present leader, empty if none is known.
+func (n *Node) leaderID() serverID {
+	r := n.raft()
+	if r == nil {
+		return ""
+	}
+	_, id := r.LeaderWithID()
+	return serverID(id)
+}
+
+// connect gives the node's lane a link to the present leader.
+func (n *Node) connect(ctx context.Context) (link, error) {
+	for {
+		next := n.turn.next()
+		if c := n.committer(); c != nil {
+			return c, nil
+		}
+		if leader := n.leaderID(); leader != "" && leader != n.identity().id {
+			conn, _, err := n.stream.dial(ctx, linkForward, leader)
+			if err != nil {
+				return nil, err
+			}
+			l := newRemoteLink(conn)
+			l.wg.Go(func() { n.follow(l, leader) })
+			return l, nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// follow ends a link when another node leads.
+func (n *Node) follow(l *remoteLink, leader serverID) {
+	for {
+		next := n.turn.next()
+		if n.leaderID() != leader {
+			l.fail(errNotLeading)
+			return
+		}
+		select {
+		case <-next:
+		case <-l.gone:
+			return
+		}
+	}
+}
+
+// announceEvery is the time between two looks at what the state knows of this node's version.
+const announceEvery = time.Second
+
+// announce tells the state which entries this node reads.
+func (n *Node) announce(ctx context.Context) {
+	me := string(n.identity().id)
+	version := n.config.hooks.version()
+	for {
+		var known int
+		n.fsm.view(func(s *State) { known = s.Versions()[me] })
+		if known != version && n.leaderID() != "" {
+			// If it does not come through, the next round tries again.
+			_, _ = n.lane.propose(ctx, kindAnnounce, appendAnnounceBody(nil, me, version))
+		}
+		if !wait(ctx, announceEvery) {
+			return
+		}
+	}
+}
+
+// readable returns an error if a member does not read commands of a kind yet.
+func (n *Node) readable(k kind) error {
+	need := n.config.hooks.since(k)
+	if need <= 1 {
+		return nil // all that ever existed
+	}
+	var err error
+	n.fsm.view(func(s *State) {
+		versions := s.Versions()
+		for _, m := range s.Settings().Members {
+			if versions[m] < need {
+				err = fmt.Errorf("%w: %s needs format %d on every member, %s has %d: upgrade it first",
+					logbuffer.ErrUnavailable, k, need, m, versions[m])
+			}
+		}
+	})
+	return err
+}
+
+// compareHashes proposes this node's hash at every index that is to be compared, and ends the node if it is judged to
+// differ from the majority.
+func (n *Node) compareHashes(ctx context.Context) {
+	me := string(n.identity().id)
+	var told uint64
+	for {
+		var sample Sample
+		var judged []string
+		var reason string
+		voters := 0
+		changed := n.fsm.watch(func(s *State) {
+			sample = s.Sample()
+			judged, reason = s.Judged()
+			judged = slices.Clone(judged)
+			voters = len(s.Settings().Voters)
+		})
+		if slices.Contains(judged, me) && n.core.AppliedIndex() >= n.core.CommitIndex() {
+			n.fail(fmt.Errorf("%w: %s", ErrDiverged, reason))
+			return
+		}
+		if sample.Index > told && voters > 1 {
+			told = sample.Index
+			_, err := n.lane.propose(ctx, kindHash, appendHashBody(nil, me, sample.Index, n.config.hooks.hash(sample.Hash)))
+			if err != nil && ctx.Err() == nil {
+				n.log.Debug("a hash was not told", slog.Any("error", err))
+			}
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// snapshotPoll is the time between two looks at how much log there is.
+const snapshotPoll = 250 * time.Millisecond
+
+// takeSnapshots takes a snapshot whenever enough log has been written since the last.
+func (n *Node) takeSnapshots(ctx context.Context) {
+	for {
+		asked := false
+		select {
+		case <-n.snapNow:
+			asked = true
+		case <-ctx.Done():
+			return
+		case <-time.After(snapshotPoll):
+		}
+		if asked || n.store.sinceSnapshot() >= n.config.Limits.SnapshotBytes {
+			if err := n.snapshot(ctx); err != nil && ctx.Err() == nil {
+				n.log.Warn("no snapshot was taken", slog.Any("error", err))
+			}
+		}
+	}
+}
+
+// snapshot takes one snapshot and cuts the log, of which a quarter of the bytes between snapshots stays for followers
+// that are a little behind.
+func (n *Node) snapshot(ctx context.Context) error {
+	if err := n.core.ReloadConfig(raft.ReloadableConfig{
+		TrailingLogs:     n.store.entriesWithin(n.config.Limits.SnapshotBytes / 4),
+		SnapshotInterval: 24 * time.Hour, SnapshotThreshold: neverSnapshot,
+		HeartbeatTimeout: n.config.ElectionTimeout, ElectionTimeout: n.config.ElectionTimeout,
+	}); err != nil {
+		return err
+	}
+	err := await(ctx, n.done, n.core.Snapshot())
+	if err == nil {
+		n.snapshots.Add(1)
+	} else if errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		err = nil
+	}
+	return err
+}
+
+// noteInstall takes a new snapshot when a follower needed the same one twice: what follows it in the log must be missing
+// (hashicorp/raft issue 697).
+func (n *Node) noteInstall(to raft.ServerID, index uint64, times int) {
+	n.log.Info("a follower took a snapshot", slog.String("server", string(to)), slog.Uint64("index", index))
+	if times < 2 {
+		return
+	}
+	n.log.Warn("a follower took the same snapshot again, a new one is made", slog.String("server", string(to)),
+		slog.Uint64("index", index), slog.Int("times", times))
+	select {
+	case n.snapNow <- struct{}{}:
+	default:
+	}
+}
+
+// watchGroup learns the leader's admin address, and finds out when waiting for a leader is in vain.
+func (n *Node) watchGroup(ctx context.Context) {
+	lonely := 0
+	for {
+		next := n.turn.next()
+		leader := n.leaderID()
+		if leader != "" {
+			lonely = 0
+			n.learnAdmin(ctx, leader)
+		} else if lonely++; lonely > patience && len(n.config.Peers) > 1 {
+			if err := n.survey(ctx).hopeless(n.core.LastIndex()); err != nil {
+				if lonely > 3*patience {
+					n.fail(err)
+					return
+				}
+			} else {
+				lonely = 0
+			}
+		}
+		timer := time.NewTimer(2 * n.config.ElectionTimeout)
+		select {
+		case <-next:
+			if leader == "" {
+				continue
+			}
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func (n *Node) learnAdmin(ctx context.Context, leader serverID) {
+	n.mu.Lock()
+	_, known := n.contacts[string(leader)]
+	n.mu.Unlock()
+	if known || leader == n.identity().id {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if a, err := n.ask(ctx, leader, question{Ask: askCondition}); err == nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.contacts[string(leader)] = a.Admin
+	}
+}
+
+// hopeless tells a node with state, and without a leader for long, why none will come; nil if one may.
+func (s seeking) hopeless(lastIndex uint64) error {
+	var group *answer
+	for _, name := range s.names {
+		a, ok := s.answers[name]
+		if !ok {
+			if name != s.self.name() {
+				return nil // it may be what is missing
+			}
+			continue
+		}
+		if a.Condition == hasState && a.Leader != "" && a.Applied > lastIndex/2 &&
+			len(a.Members) > 0 && !slices.ContainsFunc(a.Members, func(m Member) bool { return m.ID == string(s.self) }) {
+			return fmt.Errorf("%w: the group led by %s has no server %s: another process has this node's name, or had it; "+
+				"stop one of them, or empty this data folder to join anew", ErrRemoved, a.Leader, s.self)
+		}
+		if a.Condition == hasState && len(a.Members) > 0 {
+			group = &a
+		}
+	}
+	if group == nil {
+		return nil
+	}
+	s.answers[s.self.name()] = answer{ID: s.self, Condition: hasState}
+	if next := s.count(*group); next.do == courseLost {
+		return fmt.Errorf("%w: %s", ErrNoQuorum, next.why)
+	}
+	return nil
+}
