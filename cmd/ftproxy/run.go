@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"ftproxy/logbuffer"
+	"ftproxy/proxy"
+	"ftproxy/replica"
+)
+
+// errUnclean is an orderly shutdown that did not come to its end in time. Nothing is lost by it: what was not delivered
+// is delivered by the next leader, or after the next start.
+var errUnclean = errors.New("shutdown not clean")
+
+// runCmd is `ftproxy run`, and what ftproxy does if nothing is said.
+type runCmd struct{}
+
+// Run runs a node until SIGTERM or SIGINT, or until it has to end. A second signal ends it at once.
+func (runCmd) Run(ctx context.Context) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	c, err := load(os.Environ(), host)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)() // from then on a signal has its usual effect
+	n, err := newNode(c, newLogger(os.Stderr, c))
+	if err != nil {
+		return err
+	}
+	return n.run(ctx)
+}
+
+// node is a running ftproxy: everything that is wired together.
+type node struct {
+	c       *config
+	log     *slog.Logger
+	sources []wiredSource
+	sinks   []wiredSink
+	stages  *proxy.Supervisor
+	gate    gate
+	started time.Time
+	closing chan struct{} // closed when an orderly shutdown begins
+}
+
+func newNode(c *config, log *slog.Logger) (*node, error) {
+	n := &node{
+		c: c, log: log, started: time.Now(), closing: make(chan struct{}),
+		stages: &proxy.Supervisor{Logger: log, StallAfter: c.StallAfter},
+	}
+	var err error
+	n.sources, n.sinks, err = wire(c, log, n.retained)
+	return n, err
+}
+
+// run is the life of the process, in order. Whatever starts here is waited for here.
+//
+//	admin ─▶ listening sources ─▶ replica ─▶ (each tenure: sinks and polling sources) ─▶ signal, or an end
+//	  ▲                                                                                        │
+//	  └── closed last ◀── replica shut down ◀── sinks stopped ◀── drained ◀── sources stopped ◀┘
+func (n *node) run(ctx context.Context) (err error) {
+	n.log.InfoContext(ctx, "starting", slog.String("version", version()), slog.String("name", n.c.Name),
+		slog.String("node", n.c.Node), slog.String("data_dir", n.c.DataDir))
+	for _, line := range n.c.promise() {
+		n.log.InfoContext(ctx, "guarantee", slog.String("text", line))
+	}
+	closeAdmin, err := n.serveAdmin(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeAdmin()
+
+	sources := n.start(ctx, func(ctx context.Context) error { return n.stages.Run(ctx, n.sourceStages(false, &n.gate)...) })
+	defer sources.stop() // for the ways out below; the orderly one stops them first
+	replicated, err := replica.Open(ctx, n.replicaConfig())
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // told to end while it was starting: nothing had begun
+		}
+		return err
+	}
+	n.gate.node.Store(replicated)
+	leading := n.start(ctx, func(ctx context.Context) error { return replicated.Lead(ctx, n.lead) })
+
+	var ended error
+	select {
+	case <-ctx.Done():
+	case <-replicated.Done():
+		ended = replicated.Err()
+	case <-sources.done:
+		ended = sources.err
+	case <-leading.done:
+		ended = leading.err
+	}
+	return n.shutdown(context.WithoutCancel(ctx), ended, replicated, sources, leading)
+}
+
+// job is a goroutine of run.
+type job struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // once done is closed
+}
+
+func (n *node) start(ctx context.Context, work func(context.Context) error) *job {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // shutdown ends it in its turn, not the signal
+	j := &job{cancel: cancel, done: make(chan struct{})}
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer close(j.done)
+		j.err = work(ctx)
+	})
+	return j
+}
+
+// stop ends the job and waits for it.
+func (j *job) stop() {
+	j.cancel()
+	<-j.done
+}
+
+// lead runs the sinks and the polling sources for one tenure.
+func (n *node) lead(ctx context.Context, t *replica.Tenure) error {
+	n.log.InfoContext(ctx, "leading", slog.Uint64("term", t.Term()))
+	stages := n.sourceStages(true, &n.gate)
+	for _, s := range n.sinks {
+		stages = append(stages, proxy.SinkStage(s.reader.Name, s.Guarantee(), s.limited, outlet{t.Outlet(s.reader.Name)}))
+	}
+	return n.stages.Run(ctx, stages...)
+}
+
+func (n *node) sourceStages(polling bool, in proxy.Intake) []proxy.Stage {
+	var stages []proxy.Stage
+	for _, s := range n.sources {
+		if (s.listens() == nil) == polling {
+			stages = append(stages, proxy.SourceStage(s.name, s.Guarantee(), s.source, in))
+		}
+	}
+	return stages
+}
+
+// shutdown ends everything in order. ended is why, nil after a signal.
+func (n *node) shutdown(ctx context.Context, ended error, replicated *replica.Node, sources, leading *job) error {
+	close(n.closing)
+	if ended != nil {
+		n.log.ErrorContext(ctx, "stopping", slog.String("error", ended.Error()))
+	} else {
+		n.log.InfoContext(ctx, "shutting down", slog.Duration("drain_timeout", n.c.DrainTimeout))
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.c.DrainTimeout)
+	defer cancel()
+	sources.stop()
+	var unclean error
+	if ended == nil {
+		unclean = n.drain(ctx, replicated)
+	}
+	leading.stop()
+	handOver, cancelHandOver := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
+	defer cancelHandOver()
+	if err := replicated.Shutdown(handOver); err != nil && ended == nil {
+		unclean = errors.Join(unclean, err)
+	}
+	switch {
+	case ended != nil:
+		return ended
+	case unclean != nil:
+		return fmt.Errorf("%w: %w", errUnclean, unclean)
+	}
+	n.log.InfoContext(ctx, "stopped cleanly")
+	return nil
+}
+
+// handOverTimeout bounds the transfer of leadership and the last snapshot.
+const handOverTimeout = 10 * time.Second
+
+// drain waits, on the leader, until its sinks have delivered everything that was in the buffer when it began.
+func (n *node) drain(ctx context.Context, replicated *replica.Node) error {
+	status := replicated.Status()
+	mark := end(status)
+	tick := time.NewTicker(drainPoll)
+	defer tick.Stop()
+	for status.Role == "leader" {
+		left := pending(status, mark)
+		if left == "" {
+			return nil
+		}
+		select {
+		case <-tick.C:
+			status = replicated.Status()
+		case <-replicated.Done():
+			return replicated.Err()
+		case <-ctx.Done():
+			return fmt.Errorf("%s after FTPROXY_DRAIN_TIMEOUT (%v); it is kept and delivered after the next start", left, n.c.DrainTimeout)
+		}
+	}
+	return nil
+}
+
+const drainPoll = 20 * time.Millisecond
+
+func end(s replica.Status) uint64 {
+	for _, b := range s.Buffers {
+		if b.Name == "in" {
+			return b.End
+		}
+	}
+	return 0
+}
+
+// pending words what the first reader that is not there yet has left to deliver up to mark.
+func pending(s replica.Status, mark uint64) string {
+	for _, b := range s.Buffers {
+		for _, r := range b.Readers {
+			if b.Name == "in" && r.Retained > 0 && r.Acked < mark {
+				return fmt.Sprintf("sink %s still had %d tuples to deliver", r.Name, r.Retained)
+			}
+		}
+	}
+	return ""
+}
+
+// retained estimates the bytes that the buffer holds for a reader: whoever is last has them all, the others their share.
+func (n *node) retained(reader string) int64 {
+	replicated := n.gate.node.Load()
+	if replicated == nil {
+		return 0
+	}
+	for _, b := range replicated.Status().Buffers {
+		var own, most uint64
+		for _, r := range b.Readers {
+			most = max(most, r.Retained)
+			if r.Name == reader {
+				own = r.Retained
+			}
+		}
+		if b.Name == "in" && own > 0 {
+			return int64(float64(b.Bytes) * (float64(own) / float64(most)))
+		}
+	}
+	return 0
+}
+
+func (n *node) readers() []logbuffer.Reader {
+	var all []logbuffer.Reader
+	for _, s := range n.sinks {
+		all = append(all, s.reader)
+	}
+	return all
+}
+
+func (n *node) replicaConfig() replica.Config {
+	c := n.c
+	return replica.Config{
+		Name: c.Name, Node: c.Node, Peers: c.peers, AllowEven: c.PeersEven, ListenAddr: c.Listen, DataDir: c.DataDir,
+		TLS:      replica.TLSFiles{CertFile: c.peerTLS(c.TLSCertFile), KeyFile: c.peerTLS(c.TLSKeyFile), CAFile: c.peerTLS(c.TLSCAFile)},
+		Insecure: c.Insecure, ElectionTimeout: c.ElectionTimeout, AdminAddr: c.AdminAddr, Readers: n.readers(), Logger: n.log,
+		Limits: replica.Limits{
+			BufferBytes: int64(c.BufferMaxBytes), TailBytes: int64(c.BufferTailBytes), SegmentBytes: int64(c.SegmentBytes),
+			TupleBytes: int(c.TupleMaxBytes), SnapshotBytes: int64(c.SnapshotBytes), FreeBytes: int64(c.DiskFreeBytes),
+			DeadLetters: c.DeadMax, IDs: c.DedupIDs, IDAge: c.DedupAge, Sessions: c.Sessions, SessionAge: c.SessionAge,
+		},
+	}
+}
+
+// peerTLS drops the files for a node alone, which has no peers to use them for.
+func (c *config) peerTLS(file string) string {
+	if len(c.peers) < 2 {
+		return ""
+	}
+	return file
+}
