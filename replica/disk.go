@@ -153,6 +153,19 @@ func (d *freeSpace) check() error {
 	return nil
 }
 
+// room returns nil if the disk takes so many bytes more without going below a half of the minimum.
+func (d *freeSpace) room(bytes int64) error {
+	free, err := d.read()
+	if err != nil {
+		return err
+	}
+	if free-bytes < d.minimum/2 {
+		return fmt.Errorf("%w: the disk of %s has %d MiB free, which is too little for another %d MiB: free some space",
+			logbuffer.ErrUnavailable, d.dir, free>>20, bytes>>20)
+	}
+	return nil
+}
+
 // read returns the free bytes, at most freeSpaceAge old.
 func (d *freeSpace) read() (int64, error) {
 	d.mu.Lock()

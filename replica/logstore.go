@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -76,20 +77,29 @@ func (l *logStore) LastIndex() (uint64, error) { return l.wal.LastIndex() }
 
 // GetLog reads an entry. Raft compares the error with raft.ErrLogNotFound, which is therefore returned as it is.
 func (l *logStore) GetLog(index uint64, log *raft.Log) error {
-	err := l.wal.GetLog(index, log)
-	if errors.Is(err, raft.ErrLogNotFound) {
+	err := l.read(index, log)
+	switch _, disk := errors.AsType[syscall.Errno](err); {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrLogNotFound):
 		return raft.ErrLogNotFound
-	}
-	if err == nil {
-		err = l.intact(index, log)
-	} else if !errors.Is(err, wal.ErrCorrupt) {
-		return l.failed("reading the log", err)
-	}
-	if err != nil {
+	case !disk && !errors.Is(err, wal.ErrClosed):
 		l.damaged(fmt.Sprintf("entry %d of the log is damaged: %v", index, err))
-		return l.failed("reading the log", err)
 	}
-	return nil
+	return l.failed("reading the log", err)
+}
+
+// read reads an entry and checks it. raft-wal panics on some entries that are damaged.
+func (l *logStore) read(index uint64, log *raft.Log) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: it makes no sense: %v", wal.ErrCorrupt, p)
+		}
+	}()
+	if err := l.wal.GetLog(index, log); err != nil {
+		return err
+	}
+	return l.intact(index, log)
 }
 
 // intact checks what raft-wal read from where it believes entry index to be.

@@ -2,7 +2,6 @@ package replica
 
 import (
 	"errors"
-	"time"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
@@ -20,8 +19,7 @@ type stableStore struct {
 var _ raft.StableStore = (*stableStore)(nil)
 
 func openStable(path string, fail *failure) (*stableStore, error) {
-	// Nobody else can hold the file, since the folder is locked; the time-out is there for a lock that lies.
-	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: 5 * time.Second}})
+	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: &bbolt.Options{Timeout: boltTimeout}})
 	if err != nil {
 		return nil, err
 	}

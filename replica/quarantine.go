@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/raft-wal/metadb"
 	"go.etcd.io/bbolt"
@@ -195,14 +196,18 @@ func markQuarantined(fs files, dir, reason string) error {
 
 var errBolt = errors.New("the file is damaged")
 
+// boltTimeout bounds the wait for a bbolt file's own lock. Nobody else can hold it, since the folder is locked.
+const boltTimeout = 5 * time.Second
+
 // readThroughBolt touches every page of a small bbolt file.
 func readThroughBolt(path string) error {
 	err := guarded(func() error {
-		db, err := bbolt.Open(path, 0, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true})
+		db, err := bbolt.Open(path, 0, &bbolt.Options{ReadOnly: true, PreLoadFreelist: true, Timeout: boltTimeout})
 		if err != nil {
 			return err
 		}
-		err = db.View(func(tx *bbolt.Tx) error {
+		defer db.Close() //nolint:errcheck // it was only read
+		return db.View(func(tx *bbolt.Tx) error {
 			return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
 				return b.ForEach(func(_, v []byte) error {
 					_ = crc32.ChecksumIEEE(v) // reads it
@@ -210,7 +215,6 @@ func readThroughBolt(path string) error {
 				})
 			})
 		})
-		return errors.Join(err, db.Close())
 	})
 	if err != nil && !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %s: %w", errBolt, filepath.Base(path), err)
@@ -300,13 +304,12 @@ func moveAside(dir string) (aside string, err error) {
 	if _, err := os.Stat(next); err != nil {
 		return "", fmt.Errorf("%w: nothing is prepared in place of the quarantined data: %w", logbuffer.ErrUnavailable, err)
 	}
-	for n := 1; ; n++ {
+	for n := 1; err == nil; n++ {
 		aside = filepath.Join(dir, asideFolder+strconv.Itoa(n))
-		if _, err := os.Lstat(aside); errors.Is(err, fs.ErrNotExist) {
-			break
-		} else if err != nil {
-			return "", fmt.Errorf("%w: %w", ErrStorage, err)
-		}
+		_, err = os.Lstat(aside)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%w: %w", ErrStorage, err)
 	}
 	var fs osFiles
 	if err := errors.Join(fs.Rename(live, aside), fs.SyncDir(dir)); err != nil {

@@ -36,6 +36,8 @@ type snapshotStore struct {
 	// repeated is told when the index of the last install is installed again, which a node does without end if it
 	// cannot get on behind it.
 	repeated func(index uint64)
+	// room tells whether the disk takes so many bytes more.
+	room func(bytes int64) error
 
 	saving sync.Mutex // one snapshot is made durable at a time
 
@@ -61,7 +63,7 @@ type snapshot struct {
 
 // snapshotID names a manifest. IDs sort as their snapshots do: by index, term and age.
 func snapshotID(index, term, number uint64) string {
-	return fmt.Sprintf("%020d-%020d-%06d", index, term, number)
+	return fmt.Sprintf("%020d-%020d-%010d", index, term, number)
 }
 
 func (m *manifestFile) meta(id string) raft.SnapshotMeta {
@@ -286,6 +288,7 @@ type snapshotSink struct {
 	local    *capturedImage // nil: it comes as a stream
 	stream   *unpacker
 	closed   bool
+	err      error // what Close returned
 }
 
 // ID returns the snapshot's ID.
@@ -326,7 +329,7 @@ func (k *snapshotSink) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	if k.stream == nil {
-		k.stream = newUnpacker(k.store.folder)
+		k.stream = newUnpacker(k.store.folder, k.store.room)
 	}
 	n, err := k.stream.Write(p)
 	return n, k.failed(err)
@@ -343,15 +346,16 @@ func (k *snapshotSink) failed(err error) error {
 // Close ends the snapshot. When it returns nil the snapshot is durable and the only one; otherwise nothing of it is left.
 func (k *snapshotSink) Close() error {
 	if k.closed {
-		return nil
+		return k.err
 	}
 	if k.local == nil {
-		if err := k.receive(); err != nil {
-			return errors.Join(err, k.Cancel())
-		}
+		k.err = k.receive()
 	}
-	if err := k.store.publish(k.id, &k.manifest); err != nil {
-		return errors.Join(err, k.Cancel())
+	if k.err == nil {
+		k.err = k.store.publish(k.id, &k.manifest)
+	}
+	if k.err != nil {
+		return errors.Join(k.err, k.Cancel())
 	}
 	k.closed = true
 	if k.local == nil {
@@ -380,12 +384,17 @@ func (k *snapshotSink) receive() error {
 	return nil
 }
 
+var errCancelled = errors.New("the snapshot was cancelled")
+
 // Cancel drops the snapshot; after Close it does nothing.
 func (k *snapshotSink) Cancel() error {
 	if k.closed {
 		return nil
 	}
 	k.closed = true
+	if k.err == nil {
+		k.err = errCancelled
+	}
 	var err error
 	switch {
 	case k.local != nil:

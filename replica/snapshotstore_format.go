@@ -32,8 +32,9 @@ const (
 
 	// maxHead bounds the head of a stream in bytes: the state's manifest is a few megabytes.
 	maxHead = 1 << 30
-	// maxSnapshotFiles bounds the files of a snapshot.
+	// maxSnapshotFiles bounds the files of a snapshot, maxFile the bytes of each, far above what a segment takes.
 	maxSnapshotFiles = 1 << 20
+	maxFile          = 1 << 40
 )
 
 var errSnapshot = errors.New("the snapshot is damaged")
@@ -100,7 +101,7 @@ func (h *snapshotHead) validate() error {
 		}
 	}
 	for _, f := range h.files {
-		if f.bytes < 0 {
+		if f.bytes < 0 || f.bytes > maxFile {
 			return fmt.Errorf("%w: file %q has %d bytes", errSnapshot, f.name, f.bytes)
 		}
 	}

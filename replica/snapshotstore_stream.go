@@ -75,7 +75,10 @@ func (r *snapshotReader) content(f snapshotFile) func([]byte) (int, error) {
 	var done int64
 	return func(p []byte) (int, error) {
 		if done == f.bytes {
-			return 0, errors.Join(r.closeFile(), io.EOF)
+			if err := r.closeFile(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
 		}
 		if r.file == nil {
 			var err error
@@ -136,6 +139,7 @@ func (r *snapshotReader) Close() error {
 // finish has compared the checksum.
 type unpacker struct {
 	folder *logbuffer.Folder
+	room   func(bytes int64) error // tells whether the disk takes so many bytes
 
 	sum  checksum
 	buf  []byte // what was collected of want bytes
@@ -148,8 +152,8 @@ type unpacker struct {
 	left   int64 // bytes of the last file begun that are to come
 }
 
-func newUnpacker(folder *logbuffer.Folder) *unpacker {
-	u := &unpacker{folder: folder}
+func newUnpacker(folder *logbuffer.Folder, room func(bytes int64) error) *unpacker {
+	u := &unpacker{folder: folder, room: room}
 	u.collect(streamPrefix, u.onPrefix)
 	return u
 }
@@ -215,6 +219,13 @@ func (u *unpacker) onPrefix(p []byte) error {
 func (u *unpacker) onHead(p []byte) (err error) {
 	_, _ = u.sum.Write(p) // never fails
 	if u.head, err = decodeHead(p); err != nil {
+		return err
+	}
+	var total int64
+	for _, f := range u.head.files {
+		total += f.bytes
+	}
+	if err := u.room(total); err != nil {
 		return err
 	}
 	return u.nextFile()

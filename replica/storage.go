@@ -74,7 +74,7 @@ type storage struct {
 // ErrConfig, after which the folder cannot be opened again in this process.
 func openStorage(c storageConfig) (*storage, error) {
 	c = c.withDefaults()
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+	if err := makeFolder(c.dir); err != nil {
 		return nil, fmt.Errorf("%w: creating the data folder: %w", ErrStorage, err)
 	}
 	unlock, err := lockFolder(c.dir)
@@ -101,7 +101,25 @@ func openStorage(c storageConfig) (*storage, error) {
 	if err := s.open(c, found); err != nil {
 		return nil, fmt.Errorf("%w: opening the data: %w", ErrStorage, err)
 	}
+	if err := s.removeNext(c.dir); err != nil {
+		return nil, fmt.Errorf("%w: removing what was prepared: %w", ErrStorage, err)
+	}
 	return s, nil
+}
+
+// removeNext removes what was prepared while the data was quarantined: the next time needs another id.
+func (s *storage) removeNext(dir string) error {
+	next := filepath.Join(dir, nextFolder)
+	if err := s.fs.RemoveAll(next + tmpSuffix); err != nil {
+		return err
+	}
+	if err := s.fs.Rename(next, next+tmpSuffix); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return s.fs.RemoveAll(next + tmpSuffix)
 }
 
 func (c storageConfig) withDefaults() storageConfig {
@@ -118,6 +136,17 @@ func (c storageConfig) withDefaults() storageConfig {
 		c.log = hclog.NewNullLogger()
 	}
 	return c
+}
+
+// makeFolder makes a folder, durably, if there is none.
+func makeFolder(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return osFiles{}.SyncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
 // ensureData makes sure that there is a live folder: the one there is, the one that was prepared when a crash came
@@ -196,6 +225,9 @@ func (s *storage) open(c storageConfig, found *inspection) (err error) {
 	}); err != nil {
 		return err
 	}
+	if s.space, err = newFreeSpace(c.dir, c.minFree, c.snapshotBytes); err != nil {
+		return err
+	}
 	if s.root, err = os.OpenRoot(filepath.Join(s.dir, segmentFolder)); err != nil {
 		return err
 	}
@@ -205,12 +237,9 @@ func (s *storage) open(c storageConfig, found *inspection) (err error) {
 	s.snaps = &snapshotStore{
 		dir: filepath.Join(s.dir, manifestFolder), fs: s.fs, folder: s.folder, fail: fail,
 		quarantine: func(reason string) { _ = s.quarantine(reason) }, //nolint:errcheck // the process ends of it anyway
-		repeated:   c.repeated,
+		repeated:   c.repeated, room: s.space.room,
 	}
 	if err := s.snaps.open(); err != nil {
-		return err
-	}
-	if s.space, err = newFreeSpace(c.dir, c.minFree, c.snapshotBytes); err != nil {
 		return err
 	}
 	return s.openLog(c, found, fail)

@@ -1,0 +1,679 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"ftproxy/logbuffer"
+)
+
+// snapRig is a snapshot store on a disk that can die and lose power.
+type snapRig struct {
+	*snapshotStore
+	t     *testing.T
+	disk  *lossyDisk
+	base  string
+	fatal error // the first
+	// again collects the indexes of repeated installs.
+	again []uint64
+}
+
+func newSnapRig(t *testing.T) *snapRig {
+	t.Helper()
+	r := &snapRig{t: t, disk: newLossyDisk(), base: t.TempDir()}
+	for _, folder := range []string{manifestFolder, segmentFolder} {
+		if err := os.Mkdir(filepath.Join(r.base, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// reopen starts a new store on what is on the disk, after the same look at it as a node's.
+func (r *snapRig) reopen() error {
+	r.disk.steps = -1
+	found := &inspection{}
+	if err := found.inspectSnapshot(r.base); err != nil {
+		return err
+	}
+	if len(found.reasons) > 0 {
+		return errors.New(strings.Join(found.reasons, "; "))
+	}
+	folder, err := logbuffer.OpenFolder(lossyFolder{lossyDisk: r.disk, dir: filepath.Join(r.base, segmentFolder)})
+	if err != nil {
+		return err
+	}
+	r.snapshotStore = &snapshotStore{
+		dir: filepath.Join(r.base, manifestFolder), fs: r.disk, folder: folder, quarantine: func(string) {},
+		repeated: func(index uint64) { r.again = append(r.again, index) }, room: func(int64) error { return nil },
+		fail: &failure{fatal: func(err error) { r.fatal = err }},
+	}
+	return r.open()
+}
+
+// write makes a segment file, pinned once as a live buffer would, not synced.
+func (r *snapRig) write(name, content string) {
+	r.t.Helper()
+	f, err := r.folder.Create(name)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := io.WriteString(f, content); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// local takes a snapshot as Raft does.
+func (r *snapRig) local(index uint64, manifest string, files ...string) error {
+	captured := r.capture(&Image{Manifest: []byte(manifest), Files: files})
+	defer captured.Release()
+	sink, err := r.Create(1, index, 1, testServers, index, nil)
+	if err != nil {
+		return err
+	}
+	if err := captured.Persist(sink); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	return sink.Close()
+}
+
+var testServers = raft.Configuration{Servers: []raft.Server{{ID: "n0#1", Address: "n0"}}} //nolint:gochecknoglobals // constant
+
+// install writes a stream to a sink as Raft does.
+func (r *snapRig) install(index, term uint64, stream io.Reader) error {
+	sink, err := r.Create(1, index, term, testServers, 1, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(sink, stream); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// stream returns the newest snapshot as a follower would get it.
+func (r *snapRig) stream() (raft.SnapshotMeta, []byte) {
+	r.t.Helper()
+	list, err := r.List()
+	if err != nil || len(list) != 1 {
+		r.t.Fatal("no snapshot", err)
+	}
+	meta, source, err := r.Open(list[0].ID)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	p, err := io.ReadAll(source)
+	if err := errors.Join(err, source.Close()); err != nil {
+		r.t.Fatal(err)
+	}
+	if int64(len(p)) != meta.Size {
+		r.t.Fatalf("the stream has %d bytes, %d were announced", len(p), meta.Size)
+	}
+	return *meta, p
+}
+
+// content describes the newest snapshot: the state's manifest, and the files that it names.
+func (r *snapRig) content() (string, error) {
+	list, err := r.List()
+	if err != nil || len(list) == 0 {
+		return "nothing", err
+	}
+	_, source, err := r.Open(list[0].ID)
+	if err != nil {
+		return "", err
+	}
+	defer source.Close() //nolint:errcheck // only the manifest was read
+	out := fmt.Sprintf("%d:", list[0].Index)
+	err = r.restore(countedReader{source}, func(manifest []byte) error {
+		out += string(manifest)
+		return nil
+	})
+	for _, name := range r.newest.files {
+		p, readErr := os.ReadFile(filepath.Join(r.base, segmentFolder, name))
+		out += fmt.Sprintf(" %s=%s", name, p)
+		err = errors.Join(err, readErr)
+	}
+	return out, err
+}
+
+// countedReader wraps a snapshot as Raft does when it restores one; to read from it is an error.
+type countedReader struct{ io.ReadCloser }
+
+func (c countedReader) WrappedReadCloser() io.ReadCloser { return c.ReadCloser }
+func (countedReader) Read([]byte) (int, error)           { panic("a local snapshot's bytes were read") }
+
+func (r *snapRig) want(content string) {
+	r.t.Helper()
+	if got, err := r.content(); got != content || err != nil {
+		r.t.Fatalf("got %q, %v, want %q", got, err, content)
+	}
+}
+
+func (r *snapRig) names(folder string) []string {
+	r.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(r.base, folder))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestSnapshotSharesFiles(t *testing.T) {
+	t.Parallel()
+	r := newSnapRig(t)
+	r.write("a.seg", "aaa")
+	r.write("b.seg", "bb")
+	if err := r.local(10, "first", "a.seg", "b.seg", "a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	r.want("10:first a.seg=aaa b.seg=bb")
+	if err := r.folder.Unpin("a.seg", "b.seg"); err != nil { // the live state trims
+		t.Fatal(err)
+	}
+	r.want("10:first a.seg=aaa b.seg=bb")
+	r.write("c.seg", "c")
+	if err := r.local(20, "second", "b.seg", "c.seg"); err != nil {
+		t.Fatal(err)
+	}
+	r.want("20:second b.seg=bb c.seg=c")
+	if got := r.names(segmentFolder); !slices.Equal(got, []string{"b.seg", "c.seg"}) {
+		t.Fatalf("files %v: what only the former snapshot named must go", got)
+	}
+	if got := r.names(manifestFolder); len(got) != 1 {
+		t.Fatalf("manifests %v: an older snapshot is left", got)
+	}
+	r.write("d.seg", "nobody names it")
+	if err := r.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	r.want("20:second b.seg=bb c.seg=c")
+	if got := r.names(segmentFolder); !slices.Equal(got, []string{"b.seg", "c.seg"}) {
+		t.Fatalf("files %v after a start", got)
+	}
+	if r.newestIndex() != 20 || r.fatal != nil {
+		t.Fatalf("index %d, fatal %v", r.newestIndex(), r.fatal)
+	}
+	list, _ := r.List()
+	if got := list[0]; got.Term != 1 || got.ConfigurationIndex != 20 || got.Configuration.Servers[0].ID != "n0#1" {
+		t.Fatalf("meta %+v", got)
+	}
+}
+
+// A file that the state lets go between its image and the manifest must still be there.
+func TestCaptureHoldsFiles(t *testing.T) {
+	t.Parallel()
+	r := newSnapRig(t)
+	r.write("a.seg", "aaa")
+	captured := r.capture(&Image{Files: []string{"a.seg"}})
+	if err := r.folder.Unpin("a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := r.Create(1, 1, 1, testServers, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := captured.Persist(sink); err != nil {
+		t.Fatal(err)
+	}
+	if err := sink.Cancel(); err != nil {
+		t.Fatal(err)
+	}
+	if err := sink.Close(); err == nil {
+		t.Fatal("a cancelled snapshot is durable")
+	}
+	captured.Release()
+	if got := r.names(segmentFolder); len(got) != 0 {
+		t.Fatalf("files %v of a cancelled snapshot", got)
+	}
+}
+
+func TestOlderSnapshotDoesNotReplaceNewer(t *testing.T) {
+	t.Parallel()
+	r := newSnapRig(t)
+	r.write("a.seg", "aaa")
+	if err := r.local(20, "newer", "a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	r.write("b.seg", "bbb")
+	if err := r.local(19, "older", "b.seg"); err == nil {
+		t.Fatal("a local snapshot that an install overtook was taken")
+	}
+	r.want("20:newer a.seg=aaa")
+	if err := r.local(20, "same index, after a recovery", "a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	r.want("20:same index, after a recovery a.seg=aaa")
+}
+
+func TestInstall(t *testing.T) {
+	t.Parallel()
+	leader, follower := newSnapRig(t), newSnapRig(t)
+	big := strings.Repeat("0123456789abcdef", 10_000)
+	leader.write("a.seg", big)
+	leader.write("b.seg", "")
+	leader.write("c.seg", "c")
+	if err := leader.local(50, "the state", "a.seg", "b.seg", "c.seg"); err != nil {
+		t.Fatal(err)
+	}
+	follower.write("old.seg", "old")
+	if err := follower.local(10, "old", "old.seg"); err != nil {
+		t.Fatal(err)
+	}
+	if err := follower.folder.Unpin("old.seg"); err != nil {
+		t.Fatal(err)
+	}
+	meta, stream := leader.stream()
+	if err := follower.install(meta.Index, meta.Term, iotestOneByte{bytes.NewReader(stream)}); err != nil {
+		t.Fatal(err)
+	}
+	follower.want("50:the state a.seg=" + big + " b.seg= c.seg=c")
+	if got := follower.names(segmentFolder); !slices.Equal(got, []string{"a.seg", "b.seg", "c.seg"}) {
+		t.Fatalf("files %v", got)
+	}
+	if len(follower.names(manifestFolder)) != 1 {
+		t.Fatal("the former snapshot is left")
+	}
+	// Again, which Raft may do without end: the files are there.
+	if err := follower.install(meta.Index, meta.Term, bytes.NewReader(stream)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(follower.again, []uint64{50}) || follower.repeats.Load() != 1 || follower.installs.Load() != 2 {
+		t.Fatalf("repeated installs %v, %d of %d", follower.again, follower.repeats.Load(), follower.installs.Load())
+	}
+	follower.disk.losePower(t, filepath.Join(follower.base, manifestFolder), filepath.Join(follower.base, segmentFolder))
+	if err := follower.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	follower.want("50:the state a.seg=" + big + " b.seg= c.seg=c")
+	if follower.fatal != nil || leader.fatal != nil {
+		t.Fatal(follower.fatal, leader.fatal)
+	}
+}
+
+// iotestOneByte gives one byte at a time, and hides io.WriterTo.
+type iotestOneByte struct{ r io.Reader }
+
+func (o iotestOneByte) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))]) }
+
+// Whatever is wrong with a stream, it is refused, and nothing of it is left.
+func TestBadStreamIsRefused(t *testing.T) {
+	t.Parallel()
+	leader, follower := newSnapRig(t), newSnapRig(t)
+	leader.write("a.seg", "aaaaaaaaaaaaaaaaaaaa")
+	leader.write("b.seg", "bbbb")
+	if err := leader.local(50, "the state", "a.seg", "b.seg"); err != nil {
+		t.Fatal(err)
+	}
+	follower.write("b.seg", "bbbb") // this one is here and in use
+	meta, good := leader.stream()
+	refuse := func(what string, index, term uint64, stream []byte) {
+		t.Helper()
+		if err := follower.install(index, term, bytes.NewReader(stream)); err == nil {
+			t.Fatalf("%s: taken", what)
+		} else if errors.Is(err, ErrStorage) {
+			t.Fatalf("%s: it is not the disk's fault: %v", what, err)
+		}
+		if got := follower.names(segmentFolder); !slices.Equal(got, []string{"b.seg"}) || follower.folder.Pinned("b.seg") != 1 {
+			t.Fatalf("%s: files %v are left", what, got)
+		}
+		if len(follower.names(manifestFolder)) != 0 {
+			t.Fatalf("%s: a manifest is left", what)
+		}
+	}
+	for i := range good {
+		p := slices.Clone(good)
+		p[i] ^= 1
+		refuse(fmt.Sprintf("byte %d flipped", i), meta.Index, meta.Term, p)
+		refuse(fmt.Sprintf("cut at %d", i), meta.Index, meta.Term, good[:i])
+	}
+	refuse("a byte too many", meta.Index, meta.Term, append(slices.Clone(good), 0))
+	refuse("another index", meta.Index+1, meta.Term, good)
+	refuse("another term", meta.Index, meta.Term+1, good)
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's noise
+	for range 100 {
+		p := make([]byte, 200)
+		for i := range p {
+			p[i] = byte(random.Uint32())
+		}
+		copy(p, good[:min(random.IntN(40), len(good))])
+		refuse("noise", meta.Index, meta.Term, p)
+	}
+	follower.room = func(int64) error { return logbuffer.ErrUnavailable }
+	refuse("no room", meta.Index, meta.Term, good)
+	follower.room = func(int64) error { return nil }
+	if err := follower.install(meta.Index, meta.Term, bytes.NewReader(good)); err != nil || follower.fatal != nil {
+		t.Fatal(err, follower.fatal)
+	}
+}
+
+func TestFileOfOtherContentIsRefused(t *testing.T) {
+	t.Parallel()
+	leader, follower := newSnapRig(t), newSnapRig(t)
+	leader.write("a.seg", "aaaa")
+	if err := leader.local(50, "the state", "a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	for _, content := range []string{"aaab", "aaaaa", ""} {
+		follower.write("a.seg", content)
+		meta, stream := leader.stream()
+		if err := follower.install(meta.Index, meta.Term, bytes.NewReader(stream)); !errors.Is(err, errSnapshot) {
+			t.Fatalf("%q stands for another file: %v", content, err)
+		}
+		if err := follower.folder.Unpin("a.seg"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A head of a size that nobody has sent yet takes no memory.
+func TestAnnouncedSizeTakesNoMemory(t *testing.T) {
+	r := newSnapRig(t)
+	prefix := append([]byte(streamMagic), snapshotVersion, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0) // 1 GiB
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if err := r.install(1, 1, bytes.NewReader(prefix)); !errors.Is(err, errSnapshot) {
+		t.Fatalf("got %v", err)
+	}
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+		t.Fatalf("%d bytes were allocated", got)
+	}
+}
+
+// A file of a snapshot that changed under the store is damage; it is never sent on.
+func TestDamagedSnapshotIsNotSent(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(r *snapRig) error{
+		"file gone":  func(r *snapRig) error { return os.Remove(filepath.Join(r.base, segmentFolder, "a.seg")) },
+		"file short": func(r *snapRig) error { return os.Truncate(filepath.Join(r.base, segmentFolder, "a.seg"), 1) },
+		"manifest": func(r *snapRig) error {
+			return os.WriteFile(filepath.Join(r.dir, r.newest.meta.ID), []byte("FTSN"), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newSnapRig(t)
+			r.write("a.seg", "aaaa")
+			if err := r.local(50, "the state", "a.seg"); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(r); err != nil {
+				t.Fatal(err)
+			}
+			_, source, err := r.Open(r.newest.meta.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadAll(source); !errors.Is(err, ErrStorage) || r.fatal == nil {
+				t.Fatalf("got %v, fatal %v", err, r.fatal)
+			}
+			if err := r.reopen(); err == nil {
+				t.Fatal("opened with a damaged snapshot")
+			}
+		})
+	}
+}
+
+// While a snapshot is sent its files stay, even if a newer one takes its place.
+func TestOpenSnapshotKeepsItsFiles(t *testing.T) {
+	t.Parallel()
+	r := newSnapRig(t)
+	r.write("a.seg", "aaaa")
+	if err := r.local(10, "first", "a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.folder.Unpin("a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	id := r.newest.meta.ID
+	_, source, err := r.Open(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(source, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.local(20, "second"); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := io.ReadAll(source); err != nil || !bytes.Contains(p, []byte("aaaa")) {
+		t.Fatalf("%q, %v", p, err)
+	}
+	if err := source.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.names(segmentFolder); len(got) != 0 {
+		t.Fatalf("files %v", got)
+	}
+	if _, _, err := r.Open(id); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the former snapshot: %v", err)
+	}
+}
+
+// The process dies, or the machine loses power, at every step of taking or installing a snapshot: afterwards the former
+// or the new one is there, whole, and the new one if its maker was told so.
+func TestCrashAtEveryStepOfSnapshot(t *testing.T) {
+	t.Parallel()
+	for _, power := range []bool{false, true} {
+		for name, make := range map[string]func(r *snapRig) error{"local": secondLocal, "install": secondInstall} {
+			t.Run(fmt.Sprintf("%s, power cut %v", name, power), func(t *testing.T) {
+				t.Parallel()
+				steps := 0
+				for done := false; !done; steps++ {
+					var err error
+					if done, err = crashAt(t, steps, power, false, make); err != nil {
+						t.Fatalf("step %d: %v", steps, err)
+					}
+				}
+				if steps < 8 {
+					t.Fatalf("only %d steps were seen", steps)
+				}
+			})
+		}
+	}
+}
+
+func TestMutantNoSyncLosesSnapshot(t *testing.T) {
+	t.Parallel()
+	for name, make := range map[string]func(r *snapRig) error{"local": secondLocal, "install": secondInstall} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := crashAt(t, -1, true, true, make); err == nil {
+				t.Fatal("a store that never syncs passes the test of the power cut")
+			}
+		})
+	}
+}
+
+const (
+	firstContent  = "10:first a.seg=aaa"
+	secondContent = "20:second a.seg=aaa b.seg=bbb"
+)
+
+func secondLocal(r *snapRig) error {
+	f, err := r.folder.Create("b.seg")
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(f, "bbb"); err != nil {
+		return err
+	}
+	return r.local(20, "second", "a.seg", "b.seg")
+}
+
+func secondInstall(r *snapRig) error {
+	leader := newSnapRig(r.t)
+	leader.write("a.seg", "aaa")
+	leader.write("b.seg", "bbb")
+	if err := leader.local(20, "second", "a.seg", "b.seg"); err != nil {
+		r.t.Fatal(err)
+	}
+	meta, stream := leader.stream()
+	return r.install(meta.Index, meta.Term, bytes.NewReader(stream))
+}
+
+// crashAt has a store with one snapshot make a second one and die after some steps; done: it did not come to that.
+func crashAt(t *testing.T, steps int, power, noSync bool, make func(r *snapRig) error) (done bool, err error) {
+	t.Helper()
+	r := newSnapRig(t)
+	r.write("a.seg", "aaa")
+	if err := r.local(10, "first", "a.seg"); err != nil {
+		t.Fatal(err)
+	}
+	r.disk.noSync, r.disk.steps = noSync, steps
+	err = make(r)
+	done = err == nil
+	if err != nil && !errors.Is(err, errDied) {
+		return false, err
+	}
+	if power {
+		r.disk.losePower(t, filepath.Join(r.base, manifestFolder), filepath.Join(r.base, segmentFolder))
+	}
+	if err := r.reopen(); err != nil {
+		return done, fmt.Errorf("after %v: %w", r.disk.log, err)
+	}
+	got, err := r.content()
+	switch {
+	case err != nil:
+		return done, err
+	case got != secondContent && (done || got != firstContent):
+		return done, fmt.Errorf("after %v: %q", r.disk.log, got)
+	}
+	named := len(r.newest.files)
+	if files := r.names(segmentFolder); len(files) != named || len(r.names(manifestFolder)) != 1 {
+		return done, fmt.Errorf("after %v: files %v, manifests %v", r.disk.log, files, r.names(manifestFolder))
+	}
+	return done, nil
+}
+
+// The process dies after an install is durable and before the log is gone: what is left of the log is in the way.
+func TestLogBehindSnapshotIsRemoved(t *testing.T) {
+	t.Parallel()
+	c := testStorage(t, t.TempDir())
+	s := mustOpen(t, c)
+	storeEntries(t, s, 1, 40, 100)
+	sink, err := s.snaps.Create(1, 1000, 3, testServers, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	captured := s.snaps.capture(&Image{Manifest: []byte("x")})
+	if err := errors.Join(captured.Persist(sink), sink.Close()); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	s = mustOpen(t, c)
+	if last, _ := s.logs.LastIndex(); last != 0 {
+		t.Fatalf("the log ends with %d", last)
+	}
+	storeEntries(t, s, 1001, 1010, 100)
+	if got := s.logSinceSnapshot(); got < 1000 || got > 3000 {
+		t.Errorf("%d bytes since the snapshot", got)
+	}
+	mustClose(t, s)
+	s = mustOpen(t, c)
+	mustClose(t, s)
+
+	// The snapshot is gone: the log begins behind a hole, and the watermark knows better too.
+	manifests, _ := filepath.Glob(filepath.Join(c.dir, liveFolder, manifestFolder, "*"))
+	if err := os.Remove(manifests[0]); err != nil {
+		t.Fatal(err)
+	}
+	wantQuarantine(t, c, "begins with entry 1001")
+}
+
+func TestBadManifestIsQuarantined(t *testing.T) {
+	t.Parallel()
+	c := testStorage(t, t.TempDir())
+	s := mustOpen(t, c)
+	f, err := s.folder.Create("a.seg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(f, "aaa"); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := s.snaps.Create(1, 7, 1, testServers, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	captured := s.snaps.capture(&Image{Manifest: []byte("x"), Files: []string{"a.seg"}})
+	if err := errors.Join(captured.Persist(sink), sink.Close()); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	manifests, _ := filepath.Glob(filepath.Join(c.dir, liveFolder, manifestFolder, "*"))
+	good, err := os.ReadFile(manifests[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range good {
+		p := slices.Clone(good)
+		p[i] ^= 0x10
+		if _, err := decodeManifest(p); err == nil {
+			t.Fatalf("byte %d flipped: taken", i)
+		}
+	}
+	good[len(good)/2]++
+	if err := os.WriteFile(manifests[0], good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantQuarantine(t, c, filepath.Base(manifests[0]))
+	good[len(good)/2]--
+	if err := os.WriteFile(manifests[0], good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, mustOpen(t, c))
+	if err := os.Truncate(filepath.Join(c.dir, liveFolder, segmentFolder, "a.seg"), 1); err != nil {
+		t.Fatal(err)
+	}
+	wantQuarantine(t, c, "a.seg of the snapshot has 1 bytes instead of 3")
+}
+
+func FuzzInstall(f *testing.F) {
+	head := snapshotHead{index: 1, term: 1, manifest: []byte("m"), files: []snapshotFile{{name: "a.seg", bytes: 2}}}
+	f.Add(head.append(nil))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, p []byte) {
+		h, err := decodeHead(p)
+		if err == nil && !bytes.Equal(h.append(nil), p) {
+			t.Fatalf("%+v does not encode to what it was decoded from", h)
+		}
+		if m, err := decodeManifest(p); err == nil && m.head.index == 0 {
+			_ = m.encode()
+		}
+		folder, err := logbuffer.OpenFolder(lossyFolder{lossyDisk: newLossyDisk(), dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := newUnpacker(folder, func(int64) error { return nil })
+		_, err = u.Write(p)
+		if err == nil {
+			err = u.finish()
+		}
+		if err == nil {
+			t.Fatal("a stream without a checksum was taken")
+		}
+		if err := u.abandon(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
