@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -157,25 +155,16 @@ func downstream(t *testing.T) (address, file string, count *atomic.Int64) {
 	}
 	count = &atomic.Int64{}
 	receiver.Stored = func(firsts, _ int) { count.Add(int64(firsts)) }
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	server, err := traffic.Serve(t.Context(), "127.0.0.1:0", receiver)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: receiver, ReadHeaderTimeout: time.Minute}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
 	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
-		if err := receiver.Close(); err != nil {
+		if err := errors.Join(server.Close(), receiver.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	return listener.Addr().String(), file, count
+	return server.Addr, file, count
 }
 
 func judgeFile(t *testing.T, file string, total int64) checker.Verdict {

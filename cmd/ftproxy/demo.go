@@ -131,7 +131,7 @@ func newDemo(ctx context.Context, c *demoCmd, dir string, out io.Writer) (*demo,
 		return nil, err
 	}
 	listen := fleet.LoopbackAddr(ports[0])
-	d := &demo{cmd: c, dir: dir, out: newPrinter(out), record: newRecord()}
+	d := &demo{cmd: c, dir: dir, out: newPrinter(out), record: &record{}}
 	d.fleet, err = fleet.New(ctx, fleet.Config{
 		Binary:   self,
 		Dir:      dir,
@@ -188,7 +188,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 // drain waits until the upstream is done, everything it sent has arrived, and the leader has nothing left.
 func (d *demo) drain(ctx context.Context) error {
 	err := d.waitMoving(ctx, "all tuples to arrive", func() bool {
-		return !d.upstream.Running() && d.record.delivered() >= d.cmd.Tuples
+		return !d.upstream.Running() && d.record.counts().delivered >= d.cmd.Tuples
 	})
 	if err != nil {
 		return err
@@ -210,9 +210,9 @@ func (d *demo) drain(ctx context.Context) error {
 func (d *demo) waitMoving(ctx context.Context, what string, done func() bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	last, since := d.record.delivered(), time.Now()
+	last, since := d.record.counts().delivered, time.Now()
 	return fleet.Poll(ctx, what, 20*time.Millisecond, func() bool {
-		if now := d.record.delivered(); now != last {
+		if now := d.record.counts().delivered; now != last {
 			last, since = now, time.Now()
 		}
 		if time.Since(since) > demoPatience {

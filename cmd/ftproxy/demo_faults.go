@@ -42,7 +42,7 @@ func (d *demo) faults() []fault {
 func (d *demo) play(ctx context.Context) error {
 	for _, next := range d.faults() {
 		due := int64(next.share * float64(d.cmd.Tuples))
-		err := d.waitMoving(ctx, "the tuples to flow", func() bool { return d.record.delivered() >= due })
+		err := d.waitMoving(ctx, "the tuples to flow", func() bool { return d.record.counts().delivered >= due })
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (d *demo) killLeader(ctx context.Context) error {
 		return err
 	}
 	d.kills++
-	d.record.openGap()
+	d.record.gap.Open()
 	leader.Kill()
 	d.out.say("SIGKILL %s, the leader", leader.Node)
 	if len(d.fleet.Replicas) == 1 {
@@ -68,9 +68,8 @@ func (d *demo) killLeader(ctx context.Context) error {
 			return err
 		}
 	}
-	before := d.record.delivered()
 	err = d.waitMoving(ctx, "deliveries after a kill", func() bool {
-		return d.record.delivered() > before && d.record.sinceGap() > gapSettles || d.record.delivered() >= d.cmd.Tuples
+		return d.record.gap.Settled(gapSettles) || d.record.counts().delivered >= d.cmd.Tuples
 	})
 	if err != nil {
 		return err

@@ -4,24 +4,29 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"ftproxy/integration/traffic"
 )
 
 // record is what the demo's upstream and downstream said of themselves, line by line. It serves the progress lines,
 // the gaps and the counts of what was repeated; the verdict comes from the downstream's file.
 type record struct {
-	mu sync.Mutex
-	// highest tuple sent, and how many sends that took; highest-sends is never positive.
-	highest, sends int64
-	// firsts were accepted by the downstream, repeats dropped by it as redeliveries.
-	firsts, repeats int64
-	lastFirst       time.Time
-	gapOpen         bool
-	gapResumed      time.Time // end of the last long pause while a gap is open
-	gap             time.Duration
-	gaps            []time.Duration
+	gap traffic.Gap
+
+	mu    sync.Mutex
+	count counts
+	gaps  []time.Duration
 }
 
-func newRecord() *record { return &record{lastFirst: time.Now()} }
+// counts are in tuples.
+type counts struct {
+	// sent is the highest tuple sent, sends how many sends there were: at least as many.
+	sent, sends int64
+	// delivered were accepted by the downstream, redelivered dropped by it because it had them.
+	delivered, redelivered int64
+}
+
+func (c *counts) replayed() int64 { return c.sends - c.sent }
 
 // upstreamLine takes a line "send FIRST LAST", written before each request.
 func (r *record) upstreamLine(line string) {
@@ -31,8 +36,8 @@ func (r *record) upstreamLine(line string) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.highest = max(r.highest, last)
-	r.sends += last - first + 1
+	r.count.sent = max(r.count.sent, last)
+	r.count.sends += last - first + 1
 }
 
 // downstreamLine takes a line "stored NEW REPEATED", written after each request.
@@ -41,48 +46,26 @@ func (r *record) downstreamLine(line string) {
 	if _, err := fmt.Sscanf(line, "stored %d %d", &firsts, &repeats); err != nil {
 		return
 	}
-	now := time.Now()
+	if firsts > 0 {
+		r.gap.Delivered()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.repeats += repeats
-	if firsts == 0 {
-		return
-	}
-	r.firsts += firsts
-	if waited := now.Sub(r.lastFirst); r.gapOpen && waited > r.gap {
-		r.gap, r.gapResumed = waited, now
-	}
-	r.lastFirst = now
+	r.count.delivered += firsts
+	r.count.redelivered += repeats
 }
 
-// openGap begins to watch for the longest time without a delivery.
-func (r *record) openGap() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.gapOpen, r.gap, r.gapResumed = true, 0, time.Time{}
-}
-
-// sinceGap is how long ago the longest pause so far ended; 0 if there was none.
-func (r *record) sinceGap() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.gapResumed.IsZero() {
-		return 0
-	}
-	return time.Since(r.gapResumed)
-}
-
-// closeGap ends the watch and returns the longest time without a delivery.
+// closeGap notes the gap after a kill.
 func (r *record) closeGap() time.Duration {
+	gap := r.gap.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gapOpen = false
-	r.gaps = append(r.gaps, r.gap)
-	return r.gap
+	r.gaps = append(r.gaps, gap)
+	return gap
 }
 
-func (r *record) delivered() int64 {
+func (r *record) counts() counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.firsts
+	return r.count
 }

@@ -43,12 +43,9 @@ func (d *demo) showProgress(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		d.record.mu.Lock()
-		sent, replayed := d.record.highest, d.record.sends-d.record.highest
-		firsts, repeats := d.record.firsts, d.record.repeats
-		d.record.mu.Unlock()
+		c := d.record.counts()
 		d.out.say("sent %7s  replayed %6s  delivered %7s  redelivered %5s",
-			thousands(sent), thousands(replayed), thousands(firsts), thousands(repeats))
+			thousands(c.sent), thousands(c.replayed()), thousands(c.delivered), thousands(c.redelivered))
 	}
 }
 
@@ -60,14 +57,14 @@ func (d *demo) judge() error {
 	if err != nil {
 		return err
 	}
-	replayed := d.record.sends - d.record.highest
+	count := d.record.counts()
 	longest := time.Duration(0)
 	if len(d.record.gaps) > 0 {
 		longest = slices.Max(d.record.gaps)
 	}
 	names := []string{"sent", "replayed", "delivered", "redelivered", "lost", "duplicated", "reordered", "longest gap"}
 	values := []string{
-		thousands(verdict.Sent), thousands(replayed), thousands(verdict.Delivered), thousands(d.record.repeats),
+		thousands(verdict.Sent), thousands(count.replayed()), thousands(verdict.Delivered), thousands(count.redelivered),
 		thousands(verdict.Lost), thousands(verdict.Duplicated), thousands(verdict.Reordered + verdict.Torn),
 		longest.Round(time.Millisecond).String(),
 	}

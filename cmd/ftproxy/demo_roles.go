@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"time"
 
 	"ftproxy/integration/traffic"
 )
@@ -30,10 +27,10 @@ func (c *demoCmd) runDownstream(ctx context.Context) error {
 		return err
 	}
 	receiver.Stored = func(firsts, repeats int) { _, _ = fmt.Fprintln(os.Stdout, "stored", firsts, repeats) }
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Listen)
+	server, err := traffic.Serve(ctx, c.Listen, receiver)
 	if err != nil {
 		return errors.Join(err, receiver.Close())
 	}
-	server := &http.Server{Handler: receiver, ReadHeaderTimeout: time.Minute}
-	return errors.Join(server.Serve(listener), receiver.Close())
+	<-ctx.Done() // which is not: it ends by being killed
+	return errors.Join(server.Close(), receiver.Close())
 }
