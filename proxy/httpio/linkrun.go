@@ -170,7 +170,7 @@ func (r *linkRun) bodyOf(batches []logbuffer.Stored) (body []byte, last uint64, 
 		if err := stored.Data.Check(); err != nil {
 			return nil, 0, 0, err
 		}
-		if r.maxTuples > 0 && n > r.maxTuples {
+		if r.maxTuples > 0 && n > r.maxTuples || stored.First <= r.next && r.next > r.sent {
 			return r.partOf(stored)
 		}
 		body = appendLink(body, stored.First, stored.Data)
@@ -179,7 +179,7 @@ func (r *linkRun) bodyOf(batches []logbuffer.Stored) (body []byte, last uint64, 
 	return body, last, tuples, nil
 }
 
-// partOf encodes the first tuples of a batch that the receiver does not have.
+// partOf encodes the first tuples of a batch above next.
 func (r *linkRun) partOf(stored *logbuffer.Stored) (body []byte, last uint64, tuples int, err error) {
 	batch, err := stored.Decode()
 	if err != nil {
@@ -189,7 +189,10 @@ func (r *linkRun) partOf(stored *logbuffer.Stored) (body []byte, last uint64, tu
 	if r.next >= stored.First {
 		skip = r.next - stored.First + 1
 	}
-	tuples = min(r.maxTuples, len(batch.Tuples)-int(skip))
+	tuples = len(batch.Tuples) - int(skip)
+	if r.maxTuples > 0 {
+		tuples = min(tuples, r.maxTuples)
+	}
 	batch.Tuples = batch.Tuples[skip:][:tuples]
 	first := stored.First + skip
 	return appendLink(nil, first, logbuffer.AppendBatch(nil, &batch)), first + uint64(tuples) - 1, tuples, nil
