@@ -78,7 +78,6 @@ func exitStatus(err error) int {
 		{replica.ErrLineage, exitLineage},
 		{replica.ErrVersion, exitVersion},
 		{replica.ErrRemoved, exitRemoved},
-		{errLocked, exitLocked},
 		{errVerdict, exitVerdict},
 		{errUnreachable, exitVerdict},
 		{errUnclean, exitUnclean},

@@ -133,7 +133,6 @@ func (j *job) stop() {
 
 // lead runs the sinks and the polling sources for one tenure.
 func (n *node) lead(ctx context.Context, t *replica.Tenure) error {
-	n.log.InfoContext(ctx, "leading", slog.Uint64("term", t.Term()))
 	stages := n.sourceStages(true, &n.gate)
 	for _, s := range n.sinks {
 		stages = append(stages, proxy.SinkStage(s.reader.Name, s.Guarantee(), s.limited, outlet{t.Outlet(s.reader.Name)}))
