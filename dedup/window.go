@@ -60,7 +60,7 @@ func (w *window) take(id ID) int32 {
 		at = w.free[n-1]
 		w.free = w.free[:n-1]
 	} else {
-		at = int32(len(w.slots)) //nolint:gosec // bounded by Bounds.IDs, which check keeps below 2^31
+		at = int32(len(w.slots))
 		w.slots = append(w.slots, slot{})
 	}
 	w.slots[at].id = id

@@ -122,8 +122,8 @@ func (b *entryBuilder) seal(now int64) []byte {
 	b.grow(0)
 	var head [entryHead]byte
 	h := append(head[:0], formatVersion)
-	h = binary.AppendUvarint(h, uint64(now)) //nolint:gosec // replicated time is never negative
-	h = binary.AppendUvarint(h, uint64(b.n)) //nolint:gosec // a count
+	h = binary.AppendUvarint(h, uint64(now))
+	h = binary.AppendUvarint(h, uint64(b.n))
 	entry := b.buf[entryHead-len(h):]
 	copy(entry, h)
 	entry = binary.LittleEndian.AppendUint32(entry, crc32.Checksum(entry, castagnoli))
@@ -152,7 +152,7 @@ func decodeEntry(p []byte) (entry, error) {
 		return entry{}, versionError("entry", int(v))
 	}
 	d := bodyReader{p: body[1:]}
-	e.Time = int64(d.uvarint()) //nolint:gosec // checked below
+	e.Time = int64(d.uvarint())
 	n := d.uvarint()
 	if e.Time < 0 || n > uint64(len(d.p)) {
 		d.fail("time or number of commands out of range")
@@ -173,8 +173,8 @@ func decodeEntry(p []byte) (entry, error) {
 
 // versionError says that something was written by a build with a newer format.
 func versionError(what string, version int) error {
-	return fmt.Errorf("%w: %s of format %d, this build reads format %d: upgrade this node to a build of format %d or later",
-		ErrVersion, what, version, formatVersion, version)
+	return fmt.Errorf("%w: %s of format %d, this build reads format %d: upgrade this node to a build of format %d or "+
+		"later", ErrVersion, what, version, formatVersion, version)
 }
 
 func (d *bodyReader) command() command {
@@ -252,11 +252,11 @@ func (d *bodyReader) varint() int64 {
 // int reads an integer from 0 to limit.
 func (d *bodyReader) int(limit int) int {
 	v := d.uvarint()
-	if v > uint64(limit) { //nolint:gosec // limits are positive
+	if v > uint64(limit) {
 		d.fail("integer out of range")
 		return 0
 	}
-	return int(v) //nolint:gosec // checked above
+	return int(v)
 }
 
 // count reads a number of items that take at least size bytes each.

@@ -35,7 +35,8 @@ const (
 type nonce [16]byte
 
 // appendOpenBody makes the body of Open. The command's Incarnation is the one that it replaces: the proposer's present
-// one, or 0 if the state does not know the proposer. Its Number is 0. A term other than 0 must be the entry's Raft term.
+// one, or 0 if the state does not know the proposer. Its Number is 0. A term other than 0 must be the Raft term of the
+// entry.
 func appendOpenBody(dst []byte, term uint64, n nonce) []byte {
 	return append(binary.AppendUvarint(dst, term), n[:]...)
 }
@@ -63,12 +64,12 @@ func appendAppendBody(dst []byte, batches []logbuffer.Batch) ([]byte, error) {
 func appendAckBody(dst []byte, a logbuffer.Ack) []byte {
 	dst = appendString(dst, a.Reader)
 	dst = binary.AppendUvarint(dst, a.UpTo)
-	dst = binary.AppendUvarint(dst, uint64(a.Dropped)) //nolint:gosec // a count
+	dst = binary.AppendUvarint(dst, uint64(a.Dropped))
 	dst = binary.AppendUvarint(dst, uint64(len(a.Dead)))
 	for i := range a.Dead {
 		l := &a.Dead[i]
 		dst = binary.AppendUvarint(dst, l.From)
-		dst = binary.AppendUvarint(dst, uint64(l.Attempts)) //nolint:gosec // a count
+		dst = binary.AppendUvarint(dst, uint64(l.Attempts))
 		dst = appendString(dst, l.Reason[:min(len(l.Reason), maxReason)])
 		dst = appendLetterTuple(dst, l)
 	}
@@ -102,7 +103,7 @@ func appendHashBody(dst []byte, server string, index, hash uint64) []byte {
 
 // appendAnnounceBody makes the body of Announce: the newest format that a server reads.
 func appendAnnounceBody(dst []byte, server string, version int) []byte {
-	return binary.AppendUvarint(appendString(dst, server), uint64(version)) //nolint:gosec // small
+	return binary.AppendUvarint(appendString(dst, server), uint64(version))
 }
 
 // checkBatch refuses what a state could not judge.
@@ -182,7 +183,7 @@ func decodeAppendBody(p []byte) ([]appendItem, error) {
 	items := make([]appendItem, d.count(4))
 	for i := range items {
 		it := &items[i]
-		it.rule = dedup.Rule(d.int(int(dedup.Range))) //nolint:gosec // at most dedup.Range
+		it.rule = dedup.Rule(d.int(int(dedup.Range)))
 		it.after = d.varint()
 		if n := d.count(len(dedup.ID{})); n > 0 {
 			it.ids = make([]dedup.ID, n)

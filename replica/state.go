@@ -59,8 +59,8 @@ type State struct {
 type mutant struct {
 	// forgetVerdicts answers a repeat with a bare done.
 	forgetVerdicts bool
-	// unnumbered, if not nil, applies commands in any order, each once: it holds the numbers that were seen.
-	unnumbered map[uint64]bool
+	// unnumbered, if not nil, applies commands in any order, each once: it holds the identities that were seen.
+	unnumbered map[string]bool
 	// admitAll leaves deduplication to who proposes.
 	admitAll bool
 	// requeueDedup judges a requeued letter like a new tuple.
@@ -119,8 +119,9 @@ func (s *State) command(c *command, term uint64) (v Verdict, err error) {
 	}
 	p, v, due := s.proposers.check(c)
 	if s.mutant.unnumbered != nil && v.Code != VerdictFenced {
-		p, due = s.proposers.known[c.Proposer], !s.mutant.unnumbered[c.Number]
-		s.mutant.unnumbered[c.Number] = true
+		id := fmt.Sprint(c.Proposer, c.Number)
+		p, due = s.proposers.known[c.Proposer], !s.mutant.unnumbered[id]
+		s.mutant.unnumbered[id] = true
 	}
 	if !due && s.mutant.forgetVerdicts && v.Code != VerdictGap && v.Code != VerdictFenced {
 		return Verdict{}, nil
@@ -202,15 +203,19 @@ func (s *State) finish() {
 		s.hash = mix(mix(s.hash, c.Trimmed), c.End)
 		for i := range c.Readers {
 			r := &c.Readers[i]
-			s.hash = mix(mix(mix(s.hash, r.Acked), r.Hash), r.PendingTuples)
 			l := s.ledger(name, r.Name, r.PendingTuples)
+			for _, v := range []uint64{r.Acked, r.Hash, l.Received, l.Delivered, l.Deduplicated, l.DeadLettered, l.Dropped} {
+				s.hash = mix(s.hash, v)
+			}
 			if err := l.balance(); err != nil {
 				panic(fmt.Errorf("after entry %d: %w", s.applied, err))
 			}
 		}
 	}
 	use := s.seen.Use()
-	s.hash = mix(mix(mix(s.hash, uint64(use.IDs)), uint64(use.Sessions)), uint64(use.Sources)) //nolint:gosec // counts
+	for _, n := range []int{use.IDs, use.Sessions, use.Sources, s.dead.Len()} {
+		s.hash = mix(s.hash, uint64(n))
+	}
 	s.compared.take(s.applied, s.hash, s.settings.HashEvery)
 }
 

@@ -87,8 +87,8 @@ func decode(e logbuffer.Encoded) logbuffer.Batch {
 func (s *State) received(buffer, sink string, tuples, duplicates int) {
 	for _, r := range s.readersOf(buffer) {
 		if reads(r, sink) {
-			s.ledgers[r.Name].received += uint64(tuples)         //nolint:gosec // a count
-			s.ledgers[r.Name].deduplicated += uint64(duplicates) //nolint:gosec // a count
+			s.ledgers[r.Name].received += uint64(tuples)
+			s.ledgers[r.Name].deduplicated += uint64(duplicates)
 		}
 	}
 }
@@ -139,8 +139,8 @@ func (s *State) refuseAck(a *logbuffer.Ack) string {
 	case a.UpTo < at.Acked:
 		return fmt.Sprintf("acknowledged up to %d, which is before %d, acknowledged already", a.UpTo, at.Acked)
 	case len(a.Dead) > 0 && (s.dead.Full() || s.dead.Len()+len(a.Dead) > s.settings.Letters):
-		return fmt.Sprintf("%d dead letters of %d bytes are unresolved, the bounds are %d and %d: requeue or drop some",
-			s.dead.Len(), s.dead.Bytes(), s.settings.Letters, s.settings.LetterBytes)
+		return fmt.Sprintf("no room for %d dead letters: %d of %d bytes are unresolved, the bounds are %d and %d; "+
+			"requeue or drop some", len(a.Dead), s.dead.Len(), s.dead.Bytes(), s.settings.Letters, s.settings.LetterBytes)
 	}
 	before := at.Acked
 	for i := range a.Dead {
@@ -149,8 +149,9 @@ func (s *State) refuseAck(a *logbuffer.Ack) string {
 		}
 		before = a.Dead[i].From
 	}
-	if done, most := uint64(len(a.Dead)+a.Dropped), min(a.UpTo-at.Acked, at.PendingTuples); done > most { //nolint:gosec // counts
-		return fmt.Sprintf("%d tuples given up or dropped of %d", done, most)
+	given, most := uint64(len(a.Dead)+a.Dropped), min(a.UpTo-at.Acked, at.PendingTuples)
+	if given > most {
+		return fmt.Sprintf("%d tuples given up or dropped of %d", given, most)
 	}
 	return ""
 }
@@ -168,7 +169,7 @@ func (s *State) ack(a *logbuffer.Ack) error {
 		letter.Time = s.now
 		s.dead.Add(letter)
 	}
-	dead, dropped := uint64(len(a.Dead)), uint64(a.Dropped) //nolint:gosec // counts
+	dead, dropped := uint64(len(a.Dead)), uint64(a.Dropped)
 	moved := before.PendingTuples - after.PendingTuples
 	if moved < dead+dropped {
 		// The reader gave up tuples that were not its own. They are dead letters all the same, so they were received.

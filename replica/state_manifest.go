@@ -50,14 +50,14 @@ func (s *State) Seal() (*Image, error) {
 // appendCore encodes what is neither of dedup nor of logbuffer.
 func (s *State) appendCore(p []byte) []byte {
 	p = binary.AppendUvarint(p, s.applied)
-	p = binary.AppendUvarint(p, uint64(s.now)) //nolint:gosec // never negative
+	p = binary.AppendUvarint(p, uint64(s.now))
 	p = binary.LittleEndian.AppendUint64(p, s.hash)
 	p = s.settings.appendTo(p)
 	p = s.proposers.appendTo(p)
 	p = s.ledgers.appendTo(p)
 	p = binary.AppendUvarint(p, uint64(len(s.versions)))
 	for _, server := range slices.Sorted(maps.Keys(s.versions)) {
-		p = binary.AppendUvarint(appendString(p, server), uint64(s.versions[server])) //nolint:gosec // small
+		p = binary.AppendUvarint(appendString(p, server), uint64(s.versions[server]))
 	}
 	return s.compared.appendTo(p)
 }

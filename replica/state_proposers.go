@@ -167,8 +167,9 @@ func restoreProposers(d *bodyReader, window int) proposers {
 		p.Incarnation = d.uvarint()
 		copy(p.Nonce[:], d.fixed(len(p.Nonce)))
 		p.Last = d.uvarint()
-		n := uint64(d.count(1)) //nolint:gosec // a count
-		if t.known[name] != nil || p.Incarnation > t.opened || n > p.Last || n > uint64(window) || len(t.known) >= maxProposers {
+		n := uint64(d.count(1))
+		if t.known[name] != nil || len(t.known) >= maxProposers || p.Incarnation > t.opened || n > p.Last ||
+			n > uint64(window) {
 			d.fail("proposer contradicts itself")
 			return t
 		}

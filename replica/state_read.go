@@ -81,7 +81,7 @@ func (s *State) ledger(buffer, reader string, retained uint64) Ledger {
 	}
 }
 
-// Letters returns up to limit unresolved dead letters with offsets above after, in order. The tuples must not be changed.
+// Letters returns up to limit unresolved dead letters with offsets above after, in order.
 func (s *State) Letters(after uint64, limit int) []logbuffer.Letter { return s.dead.List(after, limit) }
 
 // LetterCount returns the number of unresolved dead letters.

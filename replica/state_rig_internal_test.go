@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"ftproxy/dedup"
 	"ftproxy/logbuffer"
 )
 
@@ -179,4 +180,20 @@ func rigBatch(source string, rule logbuffer.Rule, positions ...int64) logbuffer.
 		b.Tuples = append(b.Tuples, logbuffer.Tuple{Value: fmt.Appendf(nil, "%s@%d", source, p), Position: p})
 	}
 	return b
+}
+
+// positionBatch and idBatch are what dedup sees of a batch of one tuple.
+func positionBatch(source string, at int64) dedup.Batch {
+	return dedup.Batch{Source: source, Rule: dedup.Sparse, First: at, Last: at, Count: 1}
+}
+
+func idBatch(id byte) dedup.Batch {
+	return dedup.Batch{Count: 1, IDs: []dedup.ID{{id}}}
+}
+
+// cloneOfFirst is the first tuple of IN once more.
+func cloneOfFirst(t testing.TB, r *stateRig) logbuffer.Encoded {
+	t.Helper()
+	b := logbuffer.Batch{Source: "k", Tuples: []logbuffer.Tuple{r.read(bufferIn, "deliver", 0)[0].Tuple}}
+	return logbuffer.AppendBatch(nil, &b)
 }

@@ -109,11 +109,11 @@ func reads(r logbuffer.Reader, sink string) bool {
 }
 
 // appendTo encodes the settings, which is also the body of a Settings command: readers of IN | readers of OUT |
-// verdicts | ids | their age | sessions | their age | sources | letters | their bytes | hash every | members | voters, where readers
-// are n | (name | strings) × n and strings are n | string × n.
+// verdicts | ids | their age | sessions | their age | sources | letters | their bytes | hash every | members | voters.
+// Readers are n | (name | strings) × n, and strings are n | string × n.
 func (s Settings) appendTo(dst []byte) []byte {
 	dst = appendReaders(appendReaders(dst, s.In), s.Out)
-	for _, v := range []uint64{ //nolint:gosec // Check keeps them positive
+	for _, v := range []uint64{
 		uint64(s.Verdicts), uint64(s.Dedup.IDs), uint64(s.Dedup.IDAge), uint64(s.Dedup.Sessions),
 		uint64(s.Dedup.SessionAge), uint64(s.Dedup.Sources), uint64(s.Letters),
 		uint64(s.LetterBytes), s.HashEvery,

@@ -11,17 +11,17 @@ import (
 type VerdictCode uint8
 
 const (
-	// VerdictDone: the command took effect; for an Append, each batch has its own Receipt.
+	// VerdictDone means that the command took effect; for an Append, each batch has its own Receipt.
 	VerdictDone VerdictCode = iota
-	// VerdictGap: the proposer's numbers up to the command's are not complete; Expected is due. Nothing happened and the
+	// VerdictGap means that the proposer's numbers up to the command's are not complete; Expected is due. Nothing happened and the
 	// number is not consumed.
 	VerdictGap
-	// VerdictFenced: the incarnation is not the proposer's present one, which Incarnation gives (0: the proposer is
+	// VerdictFenced means that the incarnation is not the proposer's present one, which Incarnation gives (0: the proposer is
 	// unknown). Nothing happened and the number is not consumed.
 	VerdictFenced
-	// VerdictForgotten: the number was consumed, so long ago that its verdict is not kept any more.
+	// VerdictForgotten means that the number was consumed, so long ago that its verdict is not kept any more.
 	VerdictForgotten
-	// VerdictRefused: nothing happened but that the number is consumed; Reason says why.
+	// VerdictRefused means that nothing happened but that the number is consumed; Reason says why.
 	VerdictRefused
 )
 
@@ -61,8 +61,8 @@ func (v *Verdict) appendTo(dst []byte) []byte {
 		dst = append(dst, byte(r.Code))
 		dst = binary.AppendUvarint(dst, r.First)
 		dst = binary.AppendUvarint(dst, r.Last-r.First)
-		dst = binary.AppendUvarint(dst, uint64(r.Admitted))   //nolint:gosec // a count
-		dst = binary.AppendUvarint(dst, uint64(r.Duplicates)) //nolint:gosec // a count
+		dst = binary.AppendUvarint(dst, uint64(r.Admitted))
+		dst = binary.AppendUvarint(dst, uint64(r.Duplicates))
 		dst = binary.AppendVarint(dst, r.Expected)
 	}
 	return dst
