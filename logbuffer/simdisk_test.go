@@ -34,6 +34,8 @@ type simDisk struct {
 	// syncErr makes every Sync fail.
 	syncErr error
 	syncs   int
+	// onSync runs before each Sync, with the disk unlocked.
+	onSync func()
 }
 
 type simNode struct {
@@ -209,6 +211,9 @@ func (f *simFile) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (f *simFile) Sync() error {
+	if f.d.onSync != nil {
+		f.d.onSync()
+	}
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	f.d.syncs++

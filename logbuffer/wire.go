@@ -116,7 +116,8 @@ func appendFrame(dst []byte, version byte, body []byte) []byte {
 	return binary.LittleEndian.AppendUint32(dst, checksum(dst[start:]))
 }
 
-// nextFrame undoes appendFrame. The body aliases p.
+// nextFrame undoes appendFrame. The body aliases p. The frame itself is the same in every version, so that a newer one
+// is told apart from damage.
 func nextFrame(what string, version byte, p []byte) (body, rest []byte, err error) {
 	in := parser{rest: p}
 	got := in.byte()
@@ -126,12 +127,12 @@ func nextFrame(what string, version byte, p []byte) (body, rest []byte, err erro
 	switch {
 	case len(p) == 0:
 		return nil, nil, fmt.Errorf("%s: missing: %w", what, ErrCorrupt)
-	case got != version:
-		return nil, nil, fmt.Errorf("%s: format version %d, this program knows %d: %w", what, got, version, ErrVersion)
 	case in.bad:
 		return nil, nil, fmt.Errorf("%s: cut short at %d bytes: %w", what, len(p), ErrCorrupt)
 	case checksum(p[:covered]) != sum:
 		return nil, nil, fmt.Errorf("%s: checksum does not match: %w", what, ErrCorrupt)
+	case got != version:
+		return nil, nil, fmt.Errorf("%s: format version %d, this program knows %d: %w", what, got, version, ErrVersion)
 	}
 	return body, in.rest, nil
 }
