@@ -86,8 +86,8 @@ func writeWhole(fs files, path string, data []byte) error {
 // tmpSuffix marks files and folders that are being made. They are removed at start.
 const tmpSuffix = ".tmp"
 
-// lockFolder takes the folder for this process. The lock is a bare descriptor, so that it is held until unlock is called
-// or the process ends, even if nobody remembers it.
+// lockFolder takes the folder for this process. The lock is a bare descriptor, so that it is held until unlock is
+// called or the process ends, even if nobody remembers it.
 func lockFolder(dir string) (unlock func(), err error) {
 	path := filepath.Join(dir, "lock")
 	fd, err := syscall.Open(path, syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
@@ -95,11 +95,11 @@ func lockFolder(dir string) (unlock func(), err error) {
 		return nil, fmt.Errorf("%w: opening %s: %w: the data folder must be writable", ErrStorage, path, err)
 	}
 	if err := syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = syscall.Close(fd) //nolint:errcheck // the descriptor was never used
+		_ = syscall.Close(fd) // it was never used
 		return nil, fmt.Errorf("%w: %s is in use: another process works on this data folder, or this one failed to open it "+
 			"before, which is not tried twice: stop the other, or start anew", ErrStorage, dir)
 	}
-	return func() { _ = syscall.Close(fd) }, nil //nolint:errcheck // closing releases the lock in any case
+	return func() { _ = syscall.Close(fd) }, nil // closing releases the lock in any case
 }
 
 // freeSpace watches the free space of the data folder's disk, so that tuples are refused before the disk is full. All
@@ -118,7 +118,7 @@ type freeSpace struct {
 }
 
 const (
-	// freeSpaceAge is how long a reading of the free space is used. A disk takes less than the smallest minimum meanwhile.
+	// freeSpaceAge is how long a reading of the free space is used. Less than any minimum is written meanwhile.
 	freeSpaceAge = 100 * time.Millisecond
 	// leastFree is the smallest default minimum: two segments of the log, which are preallocated, and the memory tails.
 	leastFree = 256 << 20
@@ -199,9 +199,14 @@ type failure struct {
 	err error // guarded by mu; set once
 }
 
-// report makes err the storage's failure, if it is the first, and returns it with its class.
+// report makes err the storage's failure, if it is the first, and returns it with its class: ErrStorage, or ErrVersion
+// if that is what it wraps.
 func (f *failure) report(what string, err error) error {
-	err = fmt.Errorf("%w: %s: %w", ErrStorage, what, err)
+	if errors.Is(err, ErrVersion) {
+		err = fmt.Errorf("%s: %w", what, err)
+	} else {
+		err = fmt.Errorf("%w: %s: %w", ErrStorage, what, err)
+	}
 	f.once.Do(func() {
 		f.mu.Lock()
 		f.err = err

@@ -67,7 +67,7 @@ func (l *logStore) run() {
 
 // IsMonotonic tells Raft that the log admits no holes, so that it removes the whole log after a snapshot is installed.
 // Whatever wraps a logStore must have this method too, or a follower that installed a snapshot never gets on.
-func (l *logStore) IsMonotonic() bool { return true }
+func (*logStore) IsMonotonic() bool { return true }
 
 // FirstIndex returns the index of the first entry, 0 if there is none.
 func (l *logStore) FirstIndex() (uint64, error) { return l.wal.FirstIndex() }
@@ -83,7 +83,7 @@ func (l *logStore) GetLog(index uint64, log *raft.Log) error {
 		return nil
 	case errors.Is(err, raft.ErrLogNotFound):
 		return raft.ErrLogNotFound
-	case !disk && !errors.Is(err, wal.ErrClosed):
+	case !disk && !errors.Is(err, wal.ErrClosed) && !errors.Is(err, ErrVersion):
 		l.damaged(fmt.Sprintf("entry %d of the log is damaged: %v", index, err))
 	}
 	return l.failed("reading the log", err)

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
@@ -29,6 +30,9 @@ type logScan struct {
 	// interrupted, or damage. Only the watermark can tell.
 	tailEnd int64
 	torn    bool
+	// sealed is what the description would say of the unsealed file if a crash had not come between the write that
+	// filled it and the note of that; nil: it has room.
+	sealed *types.SegmentInfo
 	// damage says what is wrong with the unsealed file although a crash cannot be why; empty: nothing is.
 	damage string
 }
@@ -110,7 +114,7 @@ func (s *logScan) readTail(path string, info types.SegmentInfo) error {
 	defer f.Close() //nolint:errcheck // it is only read
 	t := tailReader{r: bufio.NewReaderSize(f, 1<<20)}
 	s.tail = path
-	switch err := t.read(info); {
+	switch err = t.read(info); {
 	case errors.Is(err, errLogDamaged):
 		s.damage = fmt.Sprintf("%s: %v", filepath.Base(path), err)
 	case err != nil:
@@ -119,6 +123,10 @@ func (s *logScan) readTail(path string, info types.SegmentInfo) error {
 	s.tailEnd = t.end
 	if s.torn, err = anythingAfter(f, t.end); err != nil {
 		return err
+	}
+	if t.index > 0 {
+		info.MaxIndex, info.IndexStart, info.SealTime = info.BaseIndex+t.entries-1, uint64(t.index), time.Now()
+		s.sealed = &info
 	}
 	if first, last := info.MinIndex, info.BaseIndex+t.entries-1; t.entries > 0 && first <= last {
 		s.add(first, last, t.end)
@@ -147,9 +155,11 @@ type tailReader struct {
 	offset  int64
 	crc     uint32 // of what was read since the last commit
 	pending uint64 // entries since the last intact commit
+	indexAt int64  // where an index since then begins; 0: there is none
 
 	end     int64  // behind the last intact commit
 	entries uint64 // up to end
+	index   int64  // where the index begins that fills the file; 0: it is not full
 }
 
 // read goes as far as the writes are intact. It returns an error if they are not, and a crash cannot be why: a write is
@@ -173,6 +183,8 @@ func (t *tailReader) read(info types.SegmentInfo) error {
 		case segment.FrameEntry, segment.FrameIndex:
 			if frame[0] == segment.FrameEntry {
 				t.pending++
+			} else {
+				t.indexAt = t.offset
 			}
 			if err := t.skip((int64(value) + walFrameSize - 1) &^ (walFrameSize - 1)); err != nil {
 				return ignoreEOF(err)
@@ -180,15 +192,16 @@ func (t *tailReader) read(info types.SegmentInfo) error {
 		case segment.FrameCommit:
 			switch intact := crc == value; {
 			case intact && broken:
-				return fmt.Errorf("%w: a write before byte %d does not fit its checksum, and a later one does", errLogDamaged, t.offset)
+				return fmt.Errorf("%w: a write before byte %d does not fit its checksum, and a later one does", errLogDamaged,
+					t.offset)
 			case intact:
-				t.end, t.entries = t.offset, t.entries+t.pending
+				t.end, t.entries, t.index = t.offset, t.entries+t.pending, t.indexAt
 			default:
 				broken = true
 			}
 			t.crc, t.pending = 0, 0
-			if !broken && binary.LittleEndian.Uint64(header[8:]) != info.BaseIndex {
-				return fmt.Errorf("%w: it begins with entry %d instead of %d", errLogDamaged, binary.LittleEndian.Uint64(header[8:]), info.BaseIndex)
+			if first := binary.LittleEndian.Uint64(header[8:]); !broken && first != info.BaseIndex {
+				return fmt.Errorf("%w: it begins with entry %d instead of %d", errLogDamaged, first, info.BaseIndex)
 			}
 		}
 	}
@@ -225,8 +238,30 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// cutTorn wipes what follows the last intact write, so that nothing of it is taken for frames later. raft-wal would write
-// over its beginning only.
+// completeSeal notes that the newest file is full and that another one follows, in case a crash came between: raft-wal
+// does so in the background and, when it opens such a file, refuses every write to it for ever.
+func (s *logScan) completeSeal(dir string) error {
+	if s.sealed == nil {
+		return nil
+	}
+	return guarded(func() error {
+		var db metadb.BoltMetaDB
+		state, err := db.Load(dir)
+		if err != nil {
+			return err
+		}
+		next := types.SegmentInfo{
+			ID: state.NextSegmentID, BaseIndex: s.sealed.MaxIndex + 1, MinIndex: s.sealed.MaxIndex + 1,
+			SizeLimit: s.sealed.SizeLimit, Codec: s.sealed.Codec, CreateTime: s.sealed.SealTime,
+		}
+		state.NextSegmentID++
+		state.Segments = append(state.Segments[:len(state.Segments)-1], *s.sealed, next)
+		return errors.Join(db.CommitState(state), db.Close())
+	})
+}
+
+// cutTorn wipes what follows the last intact write, so that nothing of it is taken for frames later. raft-wal would
+// write over its beginning only.
 func (s *logScan) cutTorn() error {
 	if !s.torn {
 		return nil

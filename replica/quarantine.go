@@ -62,7 +62,7 @@ func (e *quarantineError) Error() string {
 		"hand", ErrQuarantined, e.dir, strings.Join(e.reasons, "; "))
 }
 
-func (e *quarantineError) Unwrap() error { return ErrQuarantined }
+func (*quarantineError) Unwrap() error { return ErrQuarantined }
 
 // inspection is what a look at the data found, without changing it.
 type inspection struct {
@@ -301,7 +301,7 @@ func moveAside(dir string) (aside string, err error) {
 	}
 	defer unlock()
 	next, live := filepath.Join(dir, nextFolder), filepath.Join(dir, liveFolder)
-	if _, err := os.Stat(next); err != nil {
+	if _, err = os.Stat(next); err != nil {
 		return "", fmt.Errorf("%w: nothing is prepared in place of the quarantined data: %w", logbuffer.ErrUnavailable, err)
 	}
 	for n := 1; err == nil; n++ {

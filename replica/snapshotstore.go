@@ -20,8 +20,9 @@ import (
 // snapshotStore keeps one snapshot: the newest. A snapshot is a small manifest beside the segment files that it names,
 // which the live state shares, so that taking one copies nothing.
 //
-//	local:    State.Seal ─▶ capture (pin) ─▶ Persist (fsync files, folder) ─▶ Close (manifest: write, fsync, rename, fsync)
-//	incoming: Write (unpack into the folder) ─▶ Close (check, then the same)
+//	local:    State.Seal ─▶ capture (pin) ─▶ Persist (fsync files, then their folder) ─▶ Close
+//	incoming: Write (unpack into the folder) ─▶ Close (check; fsync files, then their folder)
+//	Close:    write the manifest beside its place, fsync, rename, fsync
 //	then:     the former snapshot is removed and its files unpinned, and Raft cuts the log
 //
 // The former one must go: beside a newer one, and a log that begins there, Raft would panic on it at start.
@@ -169,7 +170,7 @@ func (c *capturedImage) Release() {
 	}
 }
 
-// Create begins a snapshot: a local one if an image is persisted to it, one from the leader if a stream is written to it.
+// Create begins a snapshot: a local one if an image is persisted to it, the leader's if a stream is written to it.
 func (s *snapshotStore) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
 	configurationIndex uint64, _ raft.Transport,
 ) (raft.SnapshotSink, error) {
@@ -216,7 +217,7 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 
 // restore gives the manifest of the snapshot that Raft opened to load, which makes a state of it. Only the manifest is
 // read: the files that it names are in the folder.
-func (s *snapshotStore) restore(source io.ReadCloser, load func(manifest []byte) error) error {
+func (*snapshotStore) restore(source io.ReadCloser, load func(manifest []byte) error) error {
 	for {
 		if own, ok := source.(*snapshotReader); ok {
 			m, err := own.manifest()
@@ -343,7 +344,7 @@ func (k *snapshotSink) failed(err error) error {
 	return err
 }
 
-// Close ends the snapshot. When it returns nil the snapshot is durable and the only one; otherwise nothing of it is left.
+// Close ends the snapshot. When it returns nil the snapshot is durable and the only one; else nothing of it is left.
 func (k *snapshotSink) Close() error {
 	if k.closed {
 		return k.err

@@ -22,8 +22,8 @@ type snapshotReader struct {
 	closed bool
 }
 
-// Read returns the next bytes of the stream. A file that is not as it was when the snapshot was made is damage, and ends
-// the process.
+// Read returns the next bytes of the stream. A file that is not as it was when the snapshot was made is damage, and
+// ends the process.
 func (r *snapshotReader) Read(p []byte) (int, error) {
 	if r.stream == nil {
 		if err := r.begin(); err != nil {
@@ -135,8 +135,8 @@ func (r *snapshotReader) Close() error {
 	return errors.Join(r.closeFile(), r.store.folder.Unpin(r.snap.files...))
 }
 
-// unpacker takes a stream apart as it arrives: the head into memory, the files into the folder. It trusts nothing before
-// finish has compared the checksum.
+// unpacker takes a stream apart as it arrives: the head into memory, the files into the folder. It trusts nothing
+// before finish has compared the checksum.
 type unpacker struct {
 	folder *logbuffer.Folder
 	room   func(bytes int64) error // tells whether the disk takes so many bytes
@@ -249,25 +249,14 @@ func (u *unpacker) nextFile() error {
 	return nil
 }
 
-// open begins a file. One that is here already has the same content, since a name means one content for ever: an
-// install that is repeated, say. That is checked, not believed.
+// open begins a file.
 func (u *unpacker) open(f snapshotFile) error {
 	out, err := u.folder.Create(f.name)
 	switch {
 	case err == nil:
 		u.out = out
 	case errors.Is(err, fs.ErrExist):
-		u.folder.Pin(f.name)
-		have, err := u.folder.Open(f.name)
-		if err != nil {
-			return errors.Join(diskError{err}, u.folder.Unpin(f.name))
-		}
-		u.pinned = append(u.pinned, f.name)
-		u.out = &comparer{name: f.name, have: have}
-		if size, err := have.Size(); err != nil || size != f.bytes {
-			return errors.Join(err, fmt.Errorf("%w: file %q is here with %d bytes", errSnapshot, f.name, size))
-		}
-		return nil
+		return u.compare(f)
 	case errors.Is(err, logbuffer.ErrCorrupt):
 		return fmt.Errorf("%w: %w", errSnapshot, err)
 	default:
@@ -312,6 +301,26 @@ func (u *unpacker) closeCompared() error {
 type diskError struct{ error }
 
 func (e diskError) Unwrap() error { return e.error }
+
+// compare begins a file that is here already. A name means one content for ever, so it is the same one: an install that
+// is repeated, say. That is checked, not believed.
+func (u *unpacker) compare(f snapshotFile) error {
+	u.folder.Pin(f.name)
+	u.pinned = append(u.pinned, f.name)
+	have, err := u.folder.Open(f.name)
+	if err != nil {
+		return diskError{err}
+	}
+	u.out = &comparer{name: f.name, have: have}
+	size, err := have.Size()
+	if err != nil {
+		return diskError{err}
+	}
+	if size != f.bytes {
+		return fmt.Errorf("%w: file %q is here with %d bytes", errSnapshot, f.name, size)
+	}
+	return nil
+}
 
 // comparer compares what is written to it with a file.
 type comparer struct {

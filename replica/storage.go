@@ -47,8 +47,9 @@ type storageHooks struct {
 	files  files                            // nil: the operating system's
 	vfs    types.VFS                        // the log's; nil: the operating system's
 	folder func(root *os.Root) logbuffer.FS // nil: the operating system's
-	// ignoreMark opens a log that is shorter than its watermark; keepMark does not lower the watermark.
-	ignoreMark, keepMark bool
+	// ignoreMark opens a log that is shorter than its watermark; keepMark does not lower the watermark; leaveFull leaves
+	// it to raft-wal to open a file that a crash left full.
+	ignoreMark, keepMark, leaveFull bool
 }
 
 // storage is a node's data folder, open.
@@ -70,8 +71,8 @@ type storage struct {
 }
 
 // openStorage opens the data folder, or begins one with a fresh server id. An error wraps ErrQuarantined if the data is
-// damaged or incomplete: nothing was changed then, and prepareNext and moveAside lead on; else ErrStorage, ErrVersion or
-// ErrConfig, after which the folder cannot be opened again in this process.
+// damaged or incomplete: nothing was changed then, and prepareNext and moveAside lead on. Else it wraps ErrStorage,
+// ErrVersion or ErrConfig, and the folder cannot be opened again in this process.
 func openStorage(c storageConfig) (*storage, error) {
 	c = c.withDefaults()
 	if err := makeFolder(c.dir); err != nil {
@@ -81,7 +82,7 @@ func openStorage(c storageConfig) (*storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := ensureData(c); err != nil {
+	if err = ensureData(c); err != nil {
 		return nil, fmt.Errorf("%w: preparing the data folder: %w", ErrStorage, err)
 	}
 	s := &storage{dir: filepath.Join(c.dir, liveFolder), fs: c.hooks.files, unlock: unlock, syncs: &latencies{}}
@@ -93,15 +94,15 @@ func openStorage(c storageConfig) (*storage, error) {
 		return nil, fmt.Errorf("%w: the data folder %s is of node %q, this is %q: every node needs its own folder", ErrConfig,
 			c.dir, node, c.node)
 	}
-	if err := s.judge(c, found); err != nil {
+	if err = s.judge(c, found); err != nil {
 		unlock()
 		return nil, err
 	}
 	s.identity, s.lineage = found.identity, found.lineage
-	if err := s.open(c, found); err != nil {
+	if err = s.open(c, found); err != nil {
 		return nil, fmt.Errorf("%w: opening the data: %w", ErrStorage, err)
 	}
-	if err := s.removeNext(c.dir); err != nil {
+	if err = s.removeNext(c.dir); err != nil {
 		return nil, fmt.Errorf("%w: removing what was prepared: %w", ErrStorage, err)
 	}
 	return s, nil
@@ -211,15 +212,20 @@ func (s *storage) judge(c storageConfig, found *inspection) error {
 // open opens the parts. After an error what is open stays so: bbolt would wait for its own lock for ever.
 func (s *storage) open(c storageConfig, found *inspection) (err error) {
 	if c.salvage {
-		if err := s.salvage(found); err != nil {
+		if err = s.salvage(found); err != nil {
 			return err
 		}
 	}
-	if err := found.scan.cutTorn(); err != nil {
+	if err = found.scan.cutTorn(); err != nil {
 		return err
 	}
+	if !c.hooks.leaveFull {
+		if err = found.scan.completeSeal(filepath.Join(s.dir, walFolder)); err != nil {
+			return err
+		}
+	}
 	fail := &failure{fatal: c.fatal}
-	if err := guarded(func() error {
+	if err = guarded(func() error {
 		s.stable, err = openStable(filepath.Join(s.dir, stableFile), fail)
 		return err
 	}); err != nil {
@@ -236,10 +242,10 @@ func (s *storage) open(c storageConfig, found *inspection) (err error) {
 	}
 	s.snaps = &snapshotStore{
 		dir: filepath.Join(s.dir, manifestFolder), fs: s.fs, folder: s.folder, fail: fail,
-		quarantine: func(reason string) { _ = s.quarantine(reason) }, //nolint:errcheck // the process ends of it anyway
+		quarantine: func(reason string) { _ = s.quarantine(reason) }, // the process ends of it anyway
 		repeated:   c.repeated, room: s.space.room,
 	}
-	if err := s.snaps.open(); err != nil {
+	if err = s.snaps.open(); err != nil {
 		return err
 	}
 	return s.openLog(c, found, fail)
@@ -268,7 +274,7 @@ func (s *storage) openLog(c storageConfig, found *inspection, fail *failure) err
 	}
 	dir := filepath.Join(s.dir, walFolder)
 	options := segment.NewFiler(dir, timedVFS{VFS: c.hooks.vfs, syncs: s.syncs})
-	if err := guarded(func() error {
+	if err = guarded(func() error {
 		l.wal, err = wal.Open(dir, wal.WithLogger(c.log), wal.WithSegmentFiler(options), wal.WithSegmentSize(c.walSegment))
 		return err
 	}); err != nil {
