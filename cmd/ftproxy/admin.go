@@ -33,6 +33,8 @@ func (n *node) serveAdmin(ctx context.Context) (closeAdmin func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on FTPROXY_ADMIN_ADDR: %w", err)
 	}
+	addr := l.Addr()
+	n.bound.Store(&addr)
 	server := &http.Server{
 		Handler: n.admin(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: adminTimeout, WriteTimeout: 2 * adminTimeout,
 		IdleTimeout: time.Minute, MaxHeaderBytes: adminMaxBytes,
@@ -44,7 +46,7 @@ func (n *node) serveAdmin(ctx context.Context) (closeAdmin func(), err error) {
 			n.log.ErrorContext(ctx, "admin address failed", slog.String("error", err.Error()))
 		}
 	})
-	n.log.InfoContext(ctx, "admin address", slog.String("addr", l.Addr().String()))
+	n.log.InfoContext(ctx, "admin address", slog.String("addr", addr.String()))
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()

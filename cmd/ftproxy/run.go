@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -52,7 +54,8 @@ type node struct {
 	stages  *proxy.Supervisor
 	gate    gate
 	started time.Time
-	closing chan struct{} // closed when an orderly shutdown begins
+	closing chan struct{}            // closed when an orderly shutdown begins
+	bound   atomic.Pointer[net.Addr] // of the admin address
 }
 
 func newNode(c *config, log *slog.Logger) (*node, error) {

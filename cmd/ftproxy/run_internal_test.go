@@ -1,0 +1,355 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ftproxy/logbuffer"
+	"ftproxy/proxy/proxytest"
+	"ftproxy/replica"
+)
+
+const patience = 20 * time.Second
+
+// app is a receiver that a test controls.
+type app struct {
+	*httptest.Server
+	mu     sync.Mutex
+	got    []string
+	status int
+}
+
+// newApp serves at addr, or anywhere if that is empty.
+func newApp(t *testing.T, addr string) *app {
+	t.Helper()
+	a := &app{status: http.StatusOK}
+	a.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.status == http.StatusOK {
+			a.got = append(a.got, string(body))
+		}
+		w.WriteHeader(a.status)
+	}))
+	if addr != "" {
+		var lc net.ListenConfig
+		l, err := lc.Listen(t.Context(), "tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = a.Listener.Close()
+		a.Listener = l
+	}
+	a.Start()
+	t.Cleanup(a.Close)
+	return a
+}
+
+func (a *app) answer(status int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status = status
+}
+
+func (a *app) want(t *testing.T, values ...string) {
+	t.Helper()
+	proxytest.Until(t, patience, fmt.Sprintf("%q to arrive", values), func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return slices.Equal(a.got, values)
+	})
+}
+
+// running is a node within the test.
+type running struct {
+	t    *testing.T
+	node *node
+	stop context.CancelFunc // what a signal does
+	done chan error
+}
+
+// start runs a node with one HTTP source. Its data is in dir.
+func start(t *testing.T, dir, sink string, more ...string) *running {
+	t.Helper()
+	c := mustLoad(t, append([]string{
+		"FTPROXY_SOURCE=http://127.0.0.1:0/in", "FTPROXY_SINK=" + sink, "FTPROXY_ADMIN_ADDR=127.0.0.1:0",
+		"FTPROXY_DATA_DIR=" + dir, "FTPROXY_ELECTION_TIMEOUT=100ms",
+	}, more...))
+	n, err := newNode(c, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{t: t, node: n, stop: cancel, done: make(chan error, 1)}
+	go func() { r.done <- n.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-r.done:
+		case <-time.After(patience):
+			t.Error("the node does not stop")
+		}
+	})
+	proxytest.Until(t, patience, "the admin address and the source to listen", func() bool {
+		return n.bound.Load() != nil && n.sources[0].listens().Addr() != nil
+	})
+	return r
+}
+
+// wait returns what run returned.
+func (r *running) wait() error {
+	r.t.Helper()
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return err
+	case <-time.After(patience):
+		r.t.Fatal("the node does not stop")
+		return nil
+	}
+}
+
+func (r *running) ready() {
+	r.t.Helper()
+	proxytest.Until(r.t, patience, "readyz to be 200", func() bool {
+		status, _ := r.admin("GET", "/readyz")
+		return status == http.StatusOK
+	})
+}
+
+func (r *running) admin(method, path string) (int, string) {
+	r.t.Helper()
+	return ask(r.t, method, "http://"+(*r.node.bound.Load()).String()+path, "")
+}
+
+func (r *running) post(value string) (int, string) {
+	r.t.Helper()
+	return ask(r.t, "POST", "http://"+r.node.sources[0].listens().Addr().String()+"/in", value)
+}
+
+func ask(t *testing.T, method, url, body string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// freeAddr is an address at which nobody listens.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	return l.Addr().String()
+}
+
+// TestStartsBeforeItsReceiver and the next are the two start orders: neither side may wait for the other.
+func TestStartsBeforeItsReceiver(t *testing.T) {
+	addr := freeAddr(t)
+	r := start(t, t.TempDir(), "http://"+addr)
+	r.ready() // it takes tuples, wherever the receiver is
+	if status, body := r.post("a"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	proxytest.Until(t, patience, "the status to name the receiver that is away", func() bool {
+		_, body := r.admin("GET", "/status")
+		return strings.Contains(body, `"trouble": `) && strings.Contains(body, addr)
+	})
+	newApp(t, addr).want(t, "a")
+}
+
+func TestStartsAfterItsReceiver(t *testing.T) {
+	a := newApp(t, "")
+	r := start(t, t.TempDir(), a.URL)
+	r.ready()
+	r.post("a")
+	a.want(t, "a")
+}
+
+// TestPeersAway: a node that finds nobody is live, not ready, says why, refuses tuples definitely, and stops when told.
+func TestPeersAway(t *testing.T) {
+	peers := fmt.Sprintf("FTPROXY_PEERS=host=%s,b=%s,c=%s", freeAddr(t), freeAddr(t), freeAddr(t))
+	r := start(t, t.TempDir(), newApp(t, "").URL, peers)
+	if status, _ := r.admin("GET", "/livez"); status != http.StatusOK {
+		t.Errorf("livez: %d", status)
+	}
+	if status, body := r.admin("GET", "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "replica") {
+		t.Errorf("readyz: %d %s", status, body)
+	}
+	began := time.Now()
+	r.stop()
+	if err := r.wait(); err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("stopped after %v with %v", time.Since(began), err)
+	}
+}
+
+// TestDrains: what was taken before the signal is delivered before the end.
+func TestDrains(t *testing.T) {
+	a := newApp(t, "")
+	a.answer(http.StatusServiceUnavailable)
+	r := start(t, t.TempDir(), a.URL)
+	r.ready()
+	r.post("a")
+	r.stop()
+	<-r.node.closing
+	if status, body := r.admin("GET", "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "shutting down") {
+		t.Errorf("readyz during the drain: %d %s", status, body)
+	}
+	if status, _ := r.admin("GET", "/livez"); status != http.StatusOK {
+		t.Errorf("livez during the drain: %d", status)
+	}
+	a.answer(http.StatusOK)
+	if err := r.wait(); err != nil {
+		t.Error(err)
+	}
+	a.want(t, "a")
+}
+
+// TestDrainDeadline: the end comes all the same, says that it is not clean, and the next start delivers.
+func TestDrainDeadline(t *testing.T) {
+	a, dir := newApp(t, ""), t.TempDir()
+	a.answer(http.StatusServiceUnavailable)
+	r := start(t, dir, a.URL, "FTPROXY_DRAIN_TIMEOUT=100ms")
+	r.ready()
+	r.post("a")
+	r.stop()
+	err := r.wait()
+	if !errors.Is(err, errUnclean) || !strings.Contains(err.Error(), "1 tuples to deliver") || exitStatus(err) != exitUnclean {
+		t.Errorf("ended with %v", err)
+	}
+	a.answer(http.StatusOK)
+	start(t, dir, a.URL)
+	a.want(t, "a")
+}
+
+func TestAdminAddressTaken(t *testing.T) {
+	a := newApp(t, "")
+	c := mustLoad(t, relay("FTPROXY_ADMIN_ADDR="+a.Listener.Addr().String(), "FTPROXY_DATA_DIR="+t.TempDir()))
+	n, err := newNode(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.run(t.Context()); err == nil || !strings.Contains(err.Error(), "FTPROXY_ADMIN_ADDR") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFolderInUse(t *testing.T) {
+	a, dir := newApp(t, ""), t.TempDir()
+	start(t, dir, a.URL).ready()
+	c := mustLoad(t, relay("FTPROXY_ADMIN_ADDR=127.0.0.1:0", "FTPROXY_SOURCE=http://127.0.0.1:0", "FTPROXY_DATA_DIR="+dir))
+	n, err := newNode(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestExitStatuses(t *testing.T) {
+	for status, err := range map[int]error{
+		exitFailure: errors.New("anything"), exitConfig: mistakes{{}}, exitQuarantined: replica.ErrQuarantined,
+		exitStorage: replica.ErrStorage, exitDiverged: replica.ErrDiverged, exitNoQuorum: replica.ErrNoQuorum,
+		exitLineage: replica.ErrLineage, exitVersion: replica.ErrVersion, exitUnclean: errUnclean,
+		exitCorrupt: logbuffer.ErrCorrupt, exitRemoved: replica.ErrRemoved, exitVerdict: errVerdict,
+	} {
+		if got := exitStatus(fmt.Errorf("because: %w", err)); got != status {
+			t.Errorf("%v: status %d, want %d", err, got, status)
+		}
+	}
+}
+
+// process starts the test binary as ftproxy.
+func process(t *testing.T, environ []string, args ...string) (*exec.Cmd, *strings.Builder) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append([]string{asFtproxy + "=1"}, environ...)
+	out := &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = out, out
+	return cmd, out
+}
+
+func TestProcessWithMistakes(t *testing.T) {
+	cmd, out := process(t, []string{"FTPROXY_SORCE=x"})
+	err := cmd.Run()
+	if cmd.ProcessState.ExitCode() != exitConfig || !strings.Contains(out.String(), "did you mean FTPROXY_SOURCE?") {
+		t.Errorf("%v: %s", err, out)
+	}
+	cmd, out = process(t, nil, "chekc")
+	if err := cmd.Run(); cmd.ProcessState.ExitCode() != exitConfig {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestSecondSignal: the first signal begins to drain, which cannot end here; the second ends the process at once.
+func TestSecondSignal(t *testing.T) {
+	a, admin, source := newApp(t, ""), freeAddr(t), freeAddr(t)
+	a.answer(http.StatusServiceUnavailable)
+	cmd, out := process(t, []string{
+		"FTPROXY_SOURCE=http://" + source, "FTPROXY_SINK=" + a.URL, "FTPROXY_ADMIN_ADDR=" + admin,
+		"FTPROXY_DATA_DIR=" + t.TempDir(), "FTPROXY_DRAIN_TIMEOUT=1h", "FTPROXY_ELECTION_TIMEOUT=100ms",
+	})
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	readyz := func(want int) func() bool {
+		return func() bool {
+			response, err := http.Get("http://" + admin + "/readyz")
+			if err != nil {
+				return false
+			}
+			defer response.Body.Close()
+			return response.StatusCode == want
+		}
+	}
+	proxytest.Until(t, patience, "ready", readyz(http.StatusOK))
+	if status, body := ask(t, "POST", "http://"+source, "a"); status != http.StatusOK {
+		t.Fatal(status, body)
+	}
+	signalTo(t, cmd, syscall.SIGTERM)
+	proxytest.Until(t, patience, "not ready", readyz(http.StatusServiceUnavailable))
+	signalTo(t, cmd, syscall.SIGTERM)
+	began := time.Now()
+	err := cmd.Wait()
+	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || !status.Signaled() || status.Signal() != syscall.SIGTERM || time.Since(began) > 2*time.Second {
+		t.Errorf("%v after %v: %s", err, time.Since(began), out)
+	}
+}
+
+func signalTo(t *testing.T, cmd *exec.Cmd, s os.Signal) {
+	t.Helper()
+	if err := cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
