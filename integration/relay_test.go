@@ -120,7 +120,7 @@ func (r *relay) judge(v checker.Verdict) {
 
 func TestKafkaToKafkaUnderFaults(t *testing.T) {
 	r := newRelay(t)
-	f := r.add("relay", "kafka://"+r.broker.Addr+"/in", "kafka://"+r.broker.Addr+"/out",
+	f := r.add("relay", "kafka://"+r.broker.Addr+"/in", "kafka://"+r.broker.Addr+"/out?replication=1",
 		map[string]string{"DEDUP": "header:" + topic.IDHeader})
 	r.run(r.delivered(f))
 	r.judge(audit(t, r.broker, "out", r.plan.tuples))
@@ -131,13 +131,13 @@ func TestKafkaToHTTPUnderFaults(t *testing.T) {
 	address, file, count := downstream(t)
 	r.add("relay", "kafka://"+r.broker.Addr+"/in", "http://"+address+"/tuples?batch=200&format=ndjson",
 		map[string]string{"DEDUP": "header:" + topic.IDHeader, "SINK_IDEMPOTENT": "true"})
-	r.run(count.Load)
+	r.run(count)
 	r.judge(judgeFile(t, file, r.plan.tuples))
 }
 
 func TestTwoInARowUnderFaults(t *testing.T) {
 	r := newRelay(t)
-	second := r.add("second", "ftproxy://127.0.0.1:PORT", "kafka://"+r.broker.Addr+"/out", nil)
+	second := r.add("second", "ftproxy://127.0.0.1:PORT", "kafka://"+r.broker.Addr+"/out?replication=1", nil)
 	link := fleet.LoopbackAddr(second.Replicas[0].SourcePort)
 	r.add("first", "kafka://"+r.broker.Addr+"/in", "ftproxy://"+link,
 		map[string]string{"DEDUP": "header:" + topic.IDHeader})
@@ -146,15 +146,13 @@ func TestTwoInARowUnderFaults(t *testing.T) {
 }
 
 // downstream serves a receiver that drops repeated keys; count is how many different tuples it has.
-func downstream(t *testing.T) (address, file string, count *atomic.Int64) {
+func downstream(t *testing.T) (address, file string, count func() int64) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "tuples")
 	receiver, err := traffic.OpenReceiver(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	count = &atomic.Int64{}
-	receiver.Stored = func(firsts, _ int) { count.Add(int64(firsts)) }
 	server, err := traffic.Serve(t.Context(), "127.0.0.1:0", receiver)
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +162,7 @@ func downstream(t *testing.T) (address, file string, count *atomic.Int64) {
 			t.Error(err)
 		}
 	})
-	return server.Addr, file, count
+	return server.Addr, file, func() int64 { return int64(receiver.Count()) }
 }
 
 func judgeFile(t *testing.T, file string, total int64) checker.Verdict {

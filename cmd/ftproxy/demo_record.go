@@ -40,19 +40,19 @@ func (r *record) upstreamLine(line string) {
 	r.count.sends += last - first + 1
 }
 
-// downstreamLine takes a line "stored NEW REPEATED", written after each request.
+// downstreamLine takes a line "stored ALL REPEATED", written at the start and after each request.
 func (r *record) downstreamLine(line string) {
-	var firsts, repeats int64
-	if _, err := fmt.Sscanf(line, "stored %d %d", &firsts, &repeats); err != nil {
+	var all, repeats int64
+	if _, err := fmt.Sscanf(line, "stored %d %d", &all, &repeats); err != nil {
 		return
-	}
-	if firsts > 0 {
-		r.gap.Delivered()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.count.delivered += firsts
 	r.count.redelivered += repeats
+	if all > r.count.delivered {
+		r.count.delivered = all
+		r.gap.Delivered()
+	}
 }
 
 // closeGap notes the gap after a kill.

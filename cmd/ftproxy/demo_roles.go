@@ -26,7 +26,8 @@ func (c *demoCmd) runDownstream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	receiver.Stored = func(firsts, repeats int) { _, _ = fmt.Fprintln(os.Stdout, "stored", firsts, repeats) }
+	receiver.Stored = func(all, repeats int) { _, _ = fmt.Fprintln(os.Stdout, "stored", all, repeats) }
+	receiver.Stored(receiver.Count(), 0)
 	server, err := traffic.Serve(ctx, c.Listen, receiver)
 	if err != nil {
 		return errors.Join(err, receiver.Close())

@@ -18,8 +18,10 @@ func (b *bench) measureGaps(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	receiver.Stored = func(firsts, _ int) {
-		if firsts > 0 {
+	seen := 0
+	receiver.Stored = func(all, _ int) {
+		if all > seen {
+			seen = all
 			gap.Delivered()
 		}
 	}

@@ -32,11 +32,11 @@ func (g *Gap) Open() {
 	g.open, g.longest, g.ended = true, 0, time.Time{}
 }
 
-// Settled tells whether deliveries have gone on for a time since the longest pause ended.
+// Settled tells whether deliveries have gone on for a time since the longest pause ended, and go on still.
 func (g *Gap) Settled(d time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !g.ended.IsZero() && time.Since(g.ended) > d
+	return !g.ended.IsZero() && time.Since(g.ended) > d && time.Since(g.last) < d/2
 }
 
 // Close ends the watch and returns the longest time without a delivery.

@@ -19,8 +19,9 @@ const maxBody = 16 << 20
 // durably, before it answers, and drops what comes under a key that it has. Its file has a line a tuple: key, tab,
 // tuple. ServeHTTP may be called concurrently.
 type Receiver struct {
-	// Stored, if set, is called after each request with how many tuples were new and how many repeated, under a lock.
-	Stored func(firsts, repeats int)
+	// Stored, if set, is called after each request, under a lock, with how many tuples there are now and how many of the
+	// request were there already.
+	Stored func(all, repeats int)
 
 	mu   sync.Mutex
 	file *os.File
@@ -55,6 +56,13 @@ func OpenReceiver(name string) (*Receiver, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return r, nil
+}
+
+// Count is how many different tuples there are.
+func (r *Receiver) Count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.keys)
 }
 
 // ServeHTTP takes a request of ftproxy's HTTP sink.
@@ -106,7 +114,7 @@ func (r *Receiver) store(keys []string, tuples [][]byte) error {
 		maps.Copy(r.keys, firsts)
 	}
 	if r.Stored != nil {
-		r.Stored(len(firsts), len(keys)-len(firsts))
+		r.Stored(len(r.keys), len(keys)-len(firsts))
 	}
 	return nil
 }
