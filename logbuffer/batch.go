@@ -30,8 +30,8 @@ const (
 //	tuple  = key | value | number of headers | (header key | header value) × number | time − time before |
 //	         position − position before
 //
-// Numbers are varints, signed ones zig-zag; positions start from the first position, times from 0. A key or value is its
-// length + 1 and its bytes, 0 being null. An Encoded is never changed once made.
+// Numbers are varints, signed ones zig-zag; positions start from the first position, times from 0. A key or value is
+// its length + 1 and its bytes, 0 being null. An Encoded is never changed once made.
 type Encoded []byte
 
 // AppendBatch appends the stored form of b to dst. Rule, After and IDs are not stored: they are judged on arrival.

@@ -41,19 +41,19 @@ func TestBatchRoundTrip(t *testing.T) {
 	if err != nil || string(rest) != "behind" {
 		t.Fatalf("NextEncoded: %v, rest %q", err, rest)
 	}
-	if err := e.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.Check())
 	got, err := e.Decode()
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("Decode: %v\n got %+v\nwant %+v", err, got, want)
 	}
 	if e.Count() != 5 || e.FirstPosition() != 41 || e.LastPosition() != math.MinInt64 || e.Source() != want.Source ||
 		e.Sink() != want.Sink || e.Partition() != want.Partition {
-		t.Errorf("peeks: %d %d %d %q %q %d", e.Count(), e.FirstPosition(), e.LastPosition(), e.Source(), e.Sink(), e.Partition())
+		t.Errorf("peeks: %d %d %d %q %q %d",
+			e.Count(), e.FirstPosition(), e.LastPosition(), e.Source(), e.Sink(), e.Partition())
 	}
 	var empty logbuffer.Batch
-	if got, err := logbuffer.Encoded(logbuffer.AppendBatch(nil, &empty)).Decode(); err != nil || !reflect.DeepEqual(got, empty) {
+	got, err = logbuffer.Encoded(logbuffer.AppendBatch(nil, &empty)).Decode()
+	if err != nil || !reflect.DeepEqual(got, empty) {
 		t.Errorf("an empty batch: %+v, %v", got, err)
 	}
 }

@@ -108,29 +108,13 @@ func TestLargeBacklog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes hundreds of MiB")
 	}
-	b, folder := diskBuffer(t)
-	e := batchOf("", 1, 100)
-	before := heap()
-	for b.Bytes() < *backlogFlag<<20 {
-		b.Append(e, true)
-	}
-	if grown := heap() - before; grown > 40<<20 {
-		t.Errorf("a backlog of %d tuples takes %d MiB of memory", b.End(), grown>>20)
-	}
-	must(t, b.Seal())
-	manifest := b.AppendManifest(nil)
-	if len(manifest) > 32<<10 {
-		t.Errorf("the manifest takes %d bytes", len(manifest))
-	}
-	end := b.End()
-	names := b.SegmentNames()
-	b = nil
+	folder, manifest, end := largeBacklog(t)
 
-	before = heap()
+	before := heap()
 	again, _, err := logbuffer.RestoreBuffer("in", folder, logbuffer.Options{}, manifest)
 	must(t, err)
 	if grown := heap() - before; grown > 1<<20 {
-		t.Errorf("restored, %d segments take %d KiB", len(names), grown>>10)
+		t.Errorf("restored, %d segments take %d KiB", len(again.SegmentNames()), grown>>10)
 	}
 	must(t, again.Ack("all", end/2))
 	got, err := again.Locate("all", end/2, 1<<20).Load()
@@ -141,6 +125,26 @@ func TestLargeBacklog(t *testing.T) {
 		t.Errorf("after a read %d KiB are in use", grown>>10)
 	}
 	runtime.KeepAlive(again)
+}
+
+// largeBacklog fills a buffer, checks the memory it takes, and seals it.
+func largeBacklog(t *testing.T) (folder *logbuffer.Folder, manifest []byte, end uint64) {
+	t.Helper()
+	b, folder := diskBuffer(t)
+	e := batchOf("", 1, 100)
+	before := heap()
+	for b.Bytes() < *backlogFlag<<20 {
+		b.Append(e, true)
+	}
+	if grown := heap() - before; grown > 40<<20 {
+		t.Errorf("a backlog of %d tuples takes %d MiB of memory", b.End(), grown>>20)
+	}
+	must(t, b.Seal())
+	manifest = b.AppendManifest(nil)
+	if len(manifest) > 32<<10 {
+		t.Errorf("the manifest takes %d bytes", len(manifest))
+	}
+	return folder, manifest, b.End()
 }
 
 func heap() int64 {

@@ -309,8 +309,9 @@ func (b *Buffer) fail(err error) {
 	panic(b.broken)
 }
 
-// Seal writes what is only in memory to a segment and seals it: afterwards sealed segments hold everything retained, and
-// AppendManifest describes them. Nothing is synced; see Folder.Sync. After an error the buffer writes nothing any more.
+// Seal writes what is only in memory to a segment and seals it: afterwards sealed segments hold everything retained,
+// and AppendManifest describes them. Nothing is synced; see Folder.Sync. After an error the buffer writes nothing any
+// more.
 func (b *Buffer) Seal() error {
 	if err := b.spill(b.tail.n); err != nil {
 		return err
@@ -384,6 +385,6 @@ func (b *Buffer) assert() {
 }
 
 func (b *Buffer) contradiction(reader string) {
-	panic(fmt.Sprintf("logbuffer: %s contradicts itself (reader %q): trimmed %v, needed %d, spilled %v, tail %v+%d, end %v",
-		b.name, reader, b.trimmed, b.needed, b.spilled, b.tail.from, b.tail.n, b.end))
+	panic(fmt.Sprintf(
+		"logbuffer: %s contradicts itself (reader %q): trimmed %v, needed %d, spilled %v, tail %v+%d, end %v", b.name, reader, b.trimmed, b.needed, b.spilled, b.tail.from, b.tail.n, b.end))
 }

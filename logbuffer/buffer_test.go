@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"runtime"
@@ -26,14 +27,15 @@ func batchOf(sink string, count, size int) logbuffer.Encoded {
 	return logbuffer.AppendBatch(nil, &b)
 }
 
-// newBuffer returns a buffer with one reader, "all", on a simulated disk. Its tail holds about ten batches of 100 bytes.
-func newBuffer(t testing.TB) (*logbuffer.Buffer, *logbuffer.Folder, *simDisk) {
-	t.Helper()
+// newBuffer returns a buffer with one reader, "all", on a simulated disk. Its tail holds about ten batches of 100
+// bytes.
+func newBuffer(tb testing.TB) (*logbuffer.Buffer, *logbuffer.Folder, *simDisk) {
+	tb.Helper()
 	disk := newSimDisk(newRand(1))
-	folder := openFolder(t, disk)
+	folder := openFolder(tb, disk)
 	logbuffer.SetSizes(folder, 1, 300)
 	b := logbuffer.NewBuffer("in", folder, small())
-	must(t, b.SetReaders([]logbuffer.Reader{{Name: "all"}}))
+	must(tb, b.SetReaders([]logbuffer.Reader{{Name: "all"}}))
 	return b, folder, disk
 }
 
@@ -116,14 +118,14 @@ func TestTailIsBoundedAndFilesTakeTheRest(t *testing.T) {
 }
 
 // sealed returns a sealed buffer of a few segments, its manifest, and the files it names.
-func sealed(t testing.TB) (manifest []byte, names []string, folder *logbuffer.Folder, disk *simDisk) {
-	t.Helper()
-	b, folder, disk := newBuffer(t)
+func sealed(tb testing.TB) (manifest []byte, names []string, folder *logbuffer.Folder, disk *simDisk) {
+	tb.Helper()
+	b, folder, disk := newBuffer(tb)
 	fill(b, 60)
-	must(t, b.Seal())
+	must(tb, b.Seal())
 	names = b.SegmentNames()
 	folder.Pin(names...)
-	must(t, folder.Sync(names...))
+	must(tb, folder.Sync(names...))
 	return b.AppendManifest(nil), names, folder, disk
 }
 
@@ -196,7 +198,9 @@ func TestMissingAndShortFiles(t *testing.T) {
 	manifest, names, folder, disk := sealed(t)
 	node := disk.files[names[1]]
 	whole := node.data
-	for what, data := range map[string][]byte{"short": whole[:len(whole)-1], "empty": nil, "long": append(slices.Clip(whole), 0)} {
+	for what, data := range map[string][]byte{
+		"short": whole[:len(whole)-1], "empty": nil, "long": append(slices.Clip(whole), 0),
+	} {
 		node.data = data
 		_, _, err := logbuffer.RestoreBuffer("in", folder, small(), manifest)
 		if !errors.Is(err, logbuffer.ErrCorrupt) || !strings.Contains(err.Error(), names[1]) {
@@ -219,7 +223,8 @@ func TestMissingAndShortFiles(t *testing.T) {
 	}
 	pinned := folder.Pinned(names[0])
 	_, _, err = logbuffer.RestoreBuffer("in", folder, small(), manifest)
-	if !errors.Is(err, logbuffer.ErrCorrupt) || !strings.Contains(err.Error(), names[1]) || folder.Pinned(names[0]) != pinned {
+	if !errors.Is(err, logbuffer.ErrCorrupt) || !strings.Contains(err.Error(), names[1]) ||
+		folder.Pinned(names[0]) != pinned {
 		t.Errorf("missing at the restore: %v", err)
 	}
 }
@@ -600,9 +605,7 @@ func FuzzRestoreBuffer(f *testing.F) {
 	must(f, s.run(150))
 	must(f, s.snapshot())
 	f.Add(frameBody(s.snapshots[len(s.snapshots)-1].manifest))
-	for name, node := range s.disk.files {
-		disk.files[name] = node
-	}
+	maps.Copy(disk.files, s.disk.files)
 	f.Fuzz(func(_ *testing.T, body []byte) {
 		_, _, _ = logbuffer.RestoreBuffer("in", folder, small(), body)
 		b, _, err := logbuffer.RestoreBuffer("in", folder, small(), frameOf(1, body))

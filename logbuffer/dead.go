@@ -8,16 +8,16 @@ import (
 
 const (
 	deadVersion = 1
-	// DefaultDeadLetters and DefaultDeadBytes are the bounds of a Dead whose options leave them at zero.
-	DefaultDeadLetters = 10_000
-	DefaultDeadBytes   = 16 << 20
+	// The bounds of a Dead whose options leave them at zero.
+	defaultDeadLetters = 10_000
+	defaultDeadBytes   = 16 << 20
 	// minLetterBytes is the least that a letter takes in a manifest.
 	minLetterBytes = 2
 )
 
 // DeadOptions bounds a Dead; zero values mean the defaults.
 type DeadOptions struct {
-	// Letters and Bytes (of encoded letters) beyond which Full is true.
+	// Letters and Bytes (of encoded letters) are the bounds at which Full is true; default 10,000 and 16 MiB.
 	Letters int
 	Bytes   int64
 }
@@ -44,10 +44,10 @@ type filed struct {
 // NewDead returns an empty Dead.
 func NewDead(o DeadOptions) *Dead {
 	if o.Letters <= 0 {
-		o.Letters = DefaultDeadLetters
+		o.Letters = defaultDeadLetters
 	}
 	if o.Bytes <= 0 {
-		o.Bytes = DefaultDeadBytes
+		o.Bytes = defaultDeadBytes
 	}
 	return &Dead{o: o}
 }
@@ -167,8 +167,8 @@ func (d *Dead) AppendManifest(dst []byte) []byte {
 	return appendFrame(dst, deadVersion, body)
 }
 
-// RestoreDead takes a manifest off the front of p and returns what it describes, and the rest. Errors wrap ErrCorrupt or
-// ErrVersion. Nothing returned aliases p but rest.
+// RestoreDead takes a manifest off the front of p and returns what it describes, and the rest. Errors wrap ErrCorrupt
+// or ErrVersion. Nothing returned aliases p but rest.
 func RestoreDead(o DeadOptions, p []byte) (d *Dead, rest []byte, err error) {
 	body, rest, err := nextFrame("dead letters", deadVersion, p)
 	if err != nil {

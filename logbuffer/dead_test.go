@@ -36,7 +36,8 @@ func TestDeadLetter(t *testing.T) {
 	if got, _ := d.Get(1); got.Tuple.Headers[0].Value[0] == '!' {
 		t.Error("the letter shares memory with what was given")
 	}
-	if got, ok := d.Resolve(1); !ok || got.From != 77 || d.Len() != 0 || d.Bytes() != 0 || d.Cursor() != 1 || d.End() != 1 {
+	if got, ok := d.Resolve(1); !ok || got.From != 77 || d.Len() != 0 || d.Bytes() != 0 || d.Cursor() != 1 ||
+		d.End() != 1 {
 		t.Errorf("resolve: %+v, %v; %d left", got, ok, d.Len())
 	}
 	if _, ok := d.Resolve(1); ok {

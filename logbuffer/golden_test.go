@@ -74,10 +74,10 @@ func TestGoldenFormats(t *testing.T) {
 	golden(t, "dead", d.AppendManifest(nil))
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
+func must(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 

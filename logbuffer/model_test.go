@@ -226,30 +226,30 @@ func (m *model) cursors() logbuffer.Cursors {
 }
 
 // compare holds the buffer against the model: cursors, hashes, and what each reader can read from several places.
-func (m *model) compare(t testing.TB, b *logbuffer.Buffer) {
-	t.Helper()
+func (m *model) compare(tb testing.TB, b *logbuffer.Buffer) {
+	tb.Helper()
 	if got, want := fmt.Sprintf("%+v", b.Cursors()), fmt.Sprintf("%+v", m.cursors()); got != want {
-		t.Fatalf("cursors\n got %s\nwant %s", got, want)
+		tb.Fatalf("cursors\n got %s\nwant %s", got, want)
 	}
 	for n := uint64(0); n <= m.end(); n++ {
-		m.compareHash(t, b, n)
+		m.compareHash(tb, b, n)
 	}
 	for _, r := range m.readers {
 		for _, after := range []uint64{m.trimmed, r.acked, m.done(r), (m.done(r) + m.end()) / 2, m.end()} {
 			if after >= m.trimmed || after >= r.acked {
 				for _, maxBytes := range []int{1, 300, 4000, 1 << 20} {
-					m.compareRead(t, b, r, after, maxBytes)
+					m.compareRead(tb, b, r, after, maxBytes)
 				}
 			}
 		}
 	}
 }
 
-func (m *model) compareHash(t testing.TB, b *logbuffer.Buffer, n uint64) {
-	t.Helper()
+func (m *model) compareHash(tb testing.TB, b *logbuffer.Buffer, n uint64) {
+	tb.Helper()
 	got, ok, err := b.HashAt(n)
 	if err != nil {
-		t.Fatalf("HashAt(%d): %v", n, err)
+		tb.Fatalf("HashAt(%d): %v", n, err)
 	}
 	want, known := m.hashAt(n)
 	known = known && n >= m.trimmed
@@ -259,35 +259,36 @@ func (m *model) compareHash(t testing.TB, b *logbuffer.Buffer, n uint64) {
 		}
 	}
 	if ok != known || ok && got != want {
-		t.Fatalf("HashAt(%d) = %x, %v; want %x, %v (trimmed %d)", n, got, ok, want, known, m.trimmed)
+		tb.Fatalf("HashAt(%d) = %x, %v; want %x, %v (trimmed %d)", n, got, ok, want, known, m.trimmed)
 	}
 }
 
-func (m *model) compareRead(t testing.TB, b *logbuffer.Buffer, r *modelReader, after uint64, maxBytes int) {
-	t.Helper()
+func (m *model) compareRead(tb testing.TB, b *logbuffer.Buffer, r *modelReader, after uint64, maxBytes int) {
+	tb.Helper()
 	slice := b.Locate(r.Name, after, maxBytes)
 	got, err := slice.Load()
 	if err != nil {
-		t.Fatalf("read after %d by %s: %v", after, r.Name, err)
+		tb.Fatalf("read after %d by %s: %v", after, r.Name, err)
 	}
 	if after >= r.acked {
 		after = max(after, m.done(r))
 	}
 	want := m.own(r, after)
 	if slice.Empty() != (len(want) == 0) || (len(got) == 0) != (len(want) == 0) || len(got) > len(want) {
-		t.Fatalf("read after %d by %s: %d batches, empty %v; want up to %d", after, r.Name, len(got), slice.Empty(), len(want))
+		tb.Fatalf("read after %d by %s: %d batches, empty %v; want up to %d",
+			after, r.Name, len(got), slice.Empty(), len(want))
 	}
 	size := 0
 	for i, s := range got {
 		w := want[i]
 		if s.First != w.First || s.Last != w.Last || s.Hash != w.Hash || s.Boundary != w.Boundary ||
 			!bytes.Equal(s.Data, w.Data) {
-			t.Fatalf("read after %d of %d by %s: batch %d is %s; want %s", after, maxBytes, r.Name, i, show(s), show(w))
+			tb.Fatalf("read after %d of %d by %s: batch %d is %s; want %s", after, maxBytes, r.Name, i, show(s), show(w))
 		}
 		size += len(s.Data)
 	}
 	if len(got) > 1 && size > maxBytes {
-		t.Fatalf("read after %d by %s: %d bytes; limit %d", after, r.Name, size, maxBytes)
+		tb.Fatalf("read after %d by %s: %d bytes; limit %d", after, r.Name, size, maxBytes)
 	}
 }
 

@@ -62,10 +62,10 @@ type snapshot struct {
 	applied  int // how much of log it includes
 }
 
-func newSim(t testing.TB, seed uint64) *sim {
-	t.Helper()
+func newSim(tb testing.TB, seed uint64) *sim {
+	tb.Helper()
 	rng := newRand(seed)
-	s := &sim{t: t, rng: rng, disk: newSimDisk(rng), m: newModel()}
+	s := &sim{t: tb, rng: rng, disk: newSimDisk(rng), m: newModel()}
 	s.o = logbuffer.Options{SegmentBytes: int64(500 + rng.IntN(8000)), TailBytes: int64(200 + rng.IntN(6000))}
 	s.chunk, s.interval = 1+rng.Uint64N(2000), 200+rng.Uint64N(2000)
 	s.folder = s.openFolder()
@@ -73,11 +73,11 @@ func newSim(t testing.TB, seed uint64) *sim {
 	return s
 }
 
-func openFolder(t testing.TB, disk logbuffer.FS) *logbuffer.Folder {
-	t.Helper()
+func openFolder(tb testing.TB, disk logbuffer.FS) *logbuffer.Folder {
+	tb.Helper()
 	f, err := logbuffer.OpenFolder(disk)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return f
 }
@@ -315,8 +315,8 @@ func TestBufferAgainstModel(t *testing.T) {
 	}
 }
 
-// catchUp brings the model to the log's end after a crash: the last operation may have been lost half done, but it is in
-// the log.
+// catchUp brings the model to the log's end after a crash: the last operation may have been lost half done, but it is
+// in the log.
 func (s *sim) catchUp() {
 	fresh := newModel()
 	b := s.b
@@ -329,7 +329,7 @@ func (s *sim) catchUp() {
 	s.m, s.b = fresh, b
 }
 
-// TestCrashAnywhere crashes at every mutation of the disk that a run makes, loses unsynced writes, restores and goes on.
+// TestCrashAnywhere crashes at every mutation of the disk that a run makes, loses unsynced writes, restores, goes on.
 func TestCrashAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, seed := range seeds(6) {

@@ -210,10 +210,11 @@ func (b *Buffer) End() uint64 { return b.end.off }
 // Bytes returns the stored size of what is retained.
 func (b *Buffer) Bytes() uint64 { return b.end.cum - b.trimmed.cum }
 
-// SetReaders says who reads the buffer. A reader that is new starts at Trimmed, so that it gets everything retained. One
-// that is left out, or reads other sinks than before, must have nothing pending, and a sink that an existing reader
-// gains must have nothing retained; otherwise nothing changes and the error wraps ErrUnavailable. Without any reader, and
-// for a sink that nobody reads, nothing is trimmed. An error of class ErrCorrupt means that a segment could not be read.
+// SetReaders says who reads the buffer. A reader that is new starts at Trimmed, so that it gets everything retained.
+// One that is left out, or reads other sinks than before, must have nothing pending, and a sink that an existing reader
+// gains must have nothing retained; otherwise nothing changes and the error wraps ErrUnavailable. Without any reader,
+// and for a sink that nobody reads, nothing is trimmed. An error of class ErrCorrupt means that a segment could not be
+// read.
 func (b *Buffer) SetReaders(rs []Reader) error {
 	next := make([]*reader, len(rs))
 	for i, spec := range rs {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -111,10 +112,7 @@ func (d *simDisk) SyncFolder() error {
 	defer d.mu.Unlock()
 	err := d.mutate()
 	if err == nil || d.rng.IntN(2) == 0 {
-		d.held = map[string]*simNode{}
-		for name, n := range d.files {
-			d.held[name] = n
-		}
+		d.held = maps.Clone(d.files)
 	}
 	return err
 }
@@ -233,4 +231,4 @@ func (f *simFile) Size() (int64, error) {
 	return int64(len(f.n.data)), nil
 }
 
-func (f *simFile) Close() error { return nil }
+func (*simFile) Close() error { return nil }

@@ -129,8 +129,8 @@ func (b *Buffer) copyTail(r *reader, after, maxBytes uint64) (out []Stored, lead
 	return out, lead
 }
 
-// Load returns the batches; it may run outside the owner's lock, concurrently with everything. It reads files and checks
-// what it reads. An error wraps ErrTrimmed if the part was trimmed meanwhile, ErrCorrupt or ErrVersion if a file is
+// Load returns the batches; it may run outside the owner's lock, concurrently with everything. It reads files and
+// checks what it reads. An error wraps ErrTrimmed if the part was trimmed meanwhile, ErrCorrupt or ErrVersion if a file is
 // missing, too short or damaged.
 func (s Slice) Load() ([]Stored, error) {
 	if s.err != nil {
@@ -283,8 +283,8 @@ func (l *loader) addTail() {
 	}
 }
 
-// HashAt returns the running hash at offset n, if n is the end of a retained batch, the trimmed offset, or an offset that
-// a reader confirmed last; otherwise ok is false. It may read a file; errors are those of Load.
+// HashAt returns the running hash at offset n, if n is the end of a retained batch, the trimmed offset, or an offset
+// that a reader confirmed last; otherwise ok is false. It may read a file; errors are those of Load.
 func (b *Buffer) HashAt(n uint64) (hash uint64, ok bool, err error) {
 	switch n {
 	case b.trimmed.off:

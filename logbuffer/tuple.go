@@ -28,18 +28,18 @@ type ID [16]byte
 type Rule uint8
 
 const (
-	// RuleNone: the source has no positions; only ids, if any, are judged.
+	// RuleNone is for a source without positions; only ids, if any, are judged.
 	RuleNone Rule = iota
-	// RuleSparse: positions ascend and may have holes (Kafka offsets); what is at or below the last one is a duplicate.
+	// RuleSparse says that positions ascend and may have holes (Kafka offsets); what is at or below the last one is a duplicate.
 	RuleSparse
-	// RuleDense: positions are numbered without holes by the client, from 1; at or below the last one is a duplicate,
+	// RuleDense says that the client numbers positions without holes, from 1; at or below the last one is a duplicate,
 	// last+1 is admitted, anything above is a gap and refused whole.
 	RuleDense
 	// RuleSession is RuleDense for a client session (Source is the session's id) which must be open: a batch of an
 	// unknown or expired session gets CodeExpired, never "new".
 	RuleSession
-	// RuleRange: the batch covers the positions (After, last tuple's], holes allowed. It is admitted if After equals the
-	// last position admitted (0 if none), overlaps are cut, and After beyond it is a gap and refused whole.
+	// RuleRange says that the batch covers the positions (After, last tuple's], holes allowed. It is admitted if After
+	// equals the last position admitted (0 if none), overlaps are cut, and After beyond it is a gap and refused whole.
 	RuleRange
 )
 
@@ -63,14 +63,14 @@ type Batch struct {
 type Code uint8
 
 const (
-	// CodeDone: every tuple was admitted or is a duplicate.
+	// CodeDone says that every tuple was admitted or is a duplicate.
 	CodeDone Code = iota
-	// CodeGap: positions are missing before this batch; nothing was admitted; Receipt.Expected says what is due.
+	// CodeGap says that positions are missing before this batch; nothing was admitted; Receipt.Expected is due.
 	CodeGap
-	// CodeExpired: the session is unknown or expired; nothing was admitted.
+	// CodeExpired says that the session is unknown or expired; nothing was admitted.
 	CodeExpired
-	// CodeFull: the source is new, and as many sources with positions are known as the settings allow; nothing was
-	// admitted. Raising the bound is the cure.
+	// CodeFull says that the source is new, and as many sources with positions are known as the settings allow; nothing
+	// was admitted. Raising the bound is the cure.
 	CodeFull
 )
 
