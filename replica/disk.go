@@ -124,8 +124,8 @@ const (
 	leastFree = 256 << 20
 )
 
-// newFreeSpace watches dir. minimum 0 means: twice the log between snapshots, at least 256 MiB, but at most a quarter of
-// the disk.
+// newFreeSpace watches dir. minimum 0 means: twice the log between snapshots, at least 256 MiB, but at most a quarter
+// of the disk.
 func newFreeSpace(dir string, minimum, snapshotBytes int64) (*freeSpace, error) {
 	d := &freeSpace{minimum: minimum, dir: dir, statfs: statfs, now: time.Now}
 	free, total, err := statfs(dir)

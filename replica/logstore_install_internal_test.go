@@ -144,7 +144,8 @@ func (n *countNode) start(t *testing.T, logs raft.LogStore, configuration raft.C
 	t.Helper()
 	c := raft.DefaultConfig()
 	c.LocalID, c.LogOutput = n.id, io.Discard
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 200*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond
+	c.HeartbeatTimeout, c.ElectionTimeout = 200*time.Millisecond, 200*time.Millisecond
+	c.LeaderLeaseTimeout = 100 * time.Millisecond
 	c.CommitTimeout, c.TrailingLogs, c.SnapshotThreshold = 5*time.Millisecond, 1, 1<<40
 	if err := raft.BootstrapCluster(c, logs, n.store.stable, n.store.snaps, n.trans, configuration); err != nil {
 		t.Fatal(err)

@@ -185,7 +185,7 @@ func TestDamagedLogIsFound(t *testing.T) {
 			for end > 0 && p[end-1] == 0 {
 				end--
 			}
-			if err := os.WriteFile(path, damage(p, end), 0o600); err != nil {
+			if err = os.WriteFile(path, damage(p, end), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			before := folderListing(t, c.dir)
@@ -198,7 +198,7 @@ func TestDamagedLogIsFound(t *testing.T) {
 			s = mustOpen(t, c)
 			defer mustClose(t, s)
 			have, err := s.logs.LastIndex()
-			if err := errors.Join(err, checkEntries(s.logs, 1, have, 100)); err != nil || have == last {
+			if err = errors.Join(err, checkEntries(s.logs, 1, have, 100)); err != nil || have == last {
 				t.Errorf("salvaged %d entries: %v", have, err)
 			}
 			storeEntries(t, s, have+1, have+10, 100)
@@ -240,7 +240,8 @@ func TestTornWriteIsForgotten(t *testing.T) {
 	s := mustOpen(t, c)
 	storeEntries(t, s, 1, 10, 100)
 	mark := s.logs.mark.index
-	if err := s.logs.wal.StoreLogs(logEntries(11, 14, 100)); err != nil { // one write; the process dies before the watermark
+	// One write, and the process dies before the watermark.
+	if err := s.logs.wal.StoreLogs(logEntries(11, 14, 100)); err != nil {
 		t.Fatal(err)
 	}
 	if s.logs.mark.index != mark {
@@ -254,7 +255,7 @@ func TestTornWriteIsForgotten(t *testing.T) {
 	}
 	at := strings.LastIndex(string(p), "00000013")
 	p[at] ^= 1
-	if err := os.WriteFile(path, p, 0o600); err != nil {
+	if err = os.WriteFile(path, p, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s = mustOpen(t, c)
@@ -294,8 +295,8 @@ func TestMutantFullFileLeftToRaftWAL(t *testing.T) {
 	}
 }
 
-// fullFile ends right after n entries of 1 KiB, about as many as fill a file of 64 KiB, and goes on. The note is made in
-// the background, and closing at once comes before it.
+// fullFile ends right after n entries of 1 KiB, about as many as fill a file of 64 KiB, and goes on. The note is made
+// in the background, and closing at once comes before it.
 func fullFile(t *testing.T, n uint64, leave bool) error {
 	t.Helper()
 	for range 5 { // the background may be faster

@@ -144,7 +144,7 @@ func (n *inspection) judge(err error) error {
 // inspectLog reads through the stable store, the log's description and its newest file.
 func (n *inspection) inspectLog(dir string) (err error) {
 	for _, name := range []string{stableFile, filepath.Join(walFolder, metadb.FileName)} {
-		if err := n.judge(readThroughBolt(filepath.Join(dir, name))); err != nil || len(n.reasons) > 0 {
+		if err = n.judge(readThroughBolt(filepath.Join(dir, name))); err != nil || len(n.reasons) > 0 {
 			return err
 		}
 	}

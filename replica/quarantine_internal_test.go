@@ -13,7 +13,8 @@ import (
 func TestMissingPartIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{
-		identityFile, stableFile, watermarkFile, walFolder, "wal/wal-meta.db", manifestFolder, segmentFolder, "the log's file",
+		identityFile, stableFile, watermarkFile, walFolder, "wal/wal-meta.db", manifestFolder, segmentFolder,
+		"the log's file",
 	} {
 		t.Run(part, func(t *testing.T) {
 			t.Parallel()
@@ -99,7 +100,8 @@ func TestMoveAside(t *testing.T) {
 	if err != nil || fresh == former || !strings.HasPrefix(fresh, "n0#") {
 		t.Fatalf("fresh id %q beside %q, %v", fresh, former, err)
 	}
-	if again, err := prepareNext(c.dir, c.node); again != fresh || err != nil {
+	again, err := prepareNext(c.dir, c.node)
+	if again != fresh || err != nil {
 		t.Fatalf("asked again, the id is %q, not %q: %v", again, fresh, err)
 	}
 	wantQuarantine(t, c, "the state diverged") // asking changes nothing

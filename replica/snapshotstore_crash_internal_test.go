@@ -76,7 +76,7 @@ func crashAt(t *testing.T, steps int, power, noSync bool, build func(r *snapRig)
 	t.Helper()
 	r := newSnapRig(t)
 	r.write("a.seg", "aaa")
-	if err := r.local(10, "first", "a.seg"); err != nil {
+	if err = r.local(10, "first", "a.seg"); err != nil {
 		t.Fatal(err)
 	}
 	r.disk.noSync, r.disk.steps = noSync, steps
@@ -88,7 +88,7 @@ func crashAt(t *testing.T, steps int, power, noSync bool, build func(r *snapRig)
 	if power {
 		r.disk.losePower(t, filepath.Join(r.base, manifestFolder), filepath.Join(r.base, segmentFolder))
 	}
-	if err := r.reopen(); err != nil {
+	if err = r.reopen(); err != nil {
 		return done, fmt.Errorf("after %v: %w", r.disk.log, err)
 	}
 	got, err := r.content()

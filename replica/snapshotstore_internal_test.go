@@ -90,7 +90,10 @@ func (r *snapRig) local(index uint64, manifest string, files ...string) error {
 	return sink.Close()
 }
 
-var testServers = raft.Configuration{Servers: []raft.Server{{ID: "n0#1", Address: "n0"}}} //nolint:gochecknoglobals // constant
+// testServers is the configuration of every snapshot here.
+var testServers = raft.Configuration{ //nolint:gochecknoglobals // a constant
+	Servers: []raft.Server{{ID: "n0#1", Address: "n0"}},
+}
 
 // install writes a stream to a sink as Raft does.
 func (r *snapRig) install(index, term uint64, stream io.Reader) error {
@@ -116,7 +119,7 @@ func (r *snapRig) stream() (raft.SnapshotMeta, []byte) {
 		r.t.Fatal(err)
 	}
 	p, err := io.ReadAll(source)
-	if err := errors.Join(err, source.Close()); err != nil {
+	if err = errors.Join(err, source.Close()); err != nil {
 		r.t.Fatal(err)
 	}
 	if int64(len(p)) != meta.Size {
@@ -341,7 +344,7 @@ func TestBadManifestIsQuarantined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.WriteString(f, "aaa"); err != nil {
+	if _, err = io.WriteString(f, "aaa"); err != nil {
 		t.Fatal(err)
 	}
 	sink, err := s.snaps.Create(1, 7, 1, testServers, 1, nil)
@@ -349,7 +352,7 @@ func TestBadManifestIsQuarantined(t *testing.T) {
 		t.Fatal(err)
 	}
 	captured := s.snaps.capture(&Image{Manifest: []byte("x"), Files: []string{"a.seg"}})
-	if err := errors.Join(captured.Persist(sink), sink.Close()); err != nil {
+	if err = errors.Join(captured.Persist(sink), sink.Close()); err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, s)

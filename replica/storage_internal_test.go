@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -89,8 +90,8 @@ func wantQuarantine(t *testing.T, c storageConfig, reason string) {
 	}
 }
 
-// lossyDisk is a file system for files and logbuffer.FS that can lose power. It keeps what is durable beside the real files:
-// a file's bytes as of its last Sync, a folder's names as of its last SyncDir.
+// lossyDisk is a file system for files and logbuffer.FS that can lose power. Beside the real files it keeps what is
+// durable: a file's bytes as of its last Sync, a folder's names as of its last SyncDir.
 type lossyDisk struct {
 	// noSync makes every sync a lie.
 	noSync bool
@@ -137,7 +138,7 @@ func (d *lossyDisk) create(path string) (*lossyDiskFile, error) {
 	return &lossyDiskFile{File: f, d: d, inode: d.inodes[path]}, nil
 }
 
-func (d *lossyDisk) Mkdir(path string) error { return os.Mkdir(path, 0o700) }
+func (*lossyDisk) Mkdir(path string) error { return os.Mkdir(path, 0o700) }
 
 func (d *lossyDisk) Rename(from, to string) error {
 	d.mu.Lock()
@@ -360,8 +361,7 @@ func (v *lossyVFS) losePower(t *testing.T) {
 	t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for i := len(v.writes) - 1; i >= 0; i-- {
-		w := v.writes[i]
+	for _, w := range slices.Backward(v.writes) {
 		f, err := os.OpenFile(w.path, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

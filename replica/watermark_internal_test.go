@@ -21,7 +21,13 @@ func TestWatermarkFile(t *testing.T) {
 	}
 	for _, step := range []struct {
 		raise, lower, want uint64
-	}{{raise: 5, want: 5}, {raise: 3, want: 5}, {lower: 9, want: 5}, {lower: 2, want: 2}, {raise: 1 << 60, want: 1 << 60}} {
+	}{
+		{raise: 5, want: 5},
+		{raise: 3, want: 5},
+		{lower: 9, want: 5},
+		{lower: 2, want: 2},
+		{raise: 1 << 60, want: 1 << 60},
+	} {
 		if step.raise > 0 {
 			err = w.raise(step.raise)
 		} else {
@@ -30,11 +36,12 @@ func TestWatermarkFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := readWatermark(path); got != step.want || err != nil {
+		var got uint64
+		if got, err = readWatermark(path); got != step.want || err != nil {
 			t.Fatalf("after %+v the file says %d, %v", step, got, err)
 		}
 	}
-	if err := w.close(); err != nil {
+	if err = w.close(); err != nil {
 		t.Fatal(err)
 	}
 	good, err := os.ReadFile(path)
