@@ -8,16 +8,17 @@ import (
 
 const (
 	deadVersion = 1
-	// The bounds of a Dead whose options leave them at zero.
-	defaultDeadLetters = 10_000
-	defaultDeadBytes   = 16 << 20
+	// DefaultDeadLetters is the bound on letters of a Dead whose options leave it at zero.
+	DefaultDeadLetters = 10_000
+	// DefaultDeadBytes is the bound on their encoded size.
+	DefaultDeadBytes = 16 << 20
 	// minLetterBytes is the least that a letter takes in a manifest.
 	minLetterBytes = 2
 )
 
-// DeadOptions bounds a Dead; zero values mean the defaults.
+// DeadOptions bounds a Dead.
 type DeadOptions struct {
-	// Letters and Bytes (of encoded letters) are the bounds at which Full is true; default 10,000 and 16 MiB.
+	// Letters and Bytes (of encoded letters) are the bounds at which Full is true; zero means the default.
 	Letters int
 	Bytes   int64
 }
@@ -44,10 +45,10 @@ type filed struct {
 // NewDead returns an empty Dead.
 func NewDead(o DeadOptions) *Dead {
 	if o.Letters <= 0 {
-		o.Letters = defaultDeadLetters
+		o.Letters = DefaultDeadLetters
 	}
 	if o.Bytes <= 0 {
-		o.Bytes = defaultDeadBytes
+		o.Bytes = DefaultDeadBytes
 	}
 	return &Dead{o: o}
 }
