@@ -17,7 +17,7 @@ type Settings struct {
 	// them. Where a buffer has several readers, one without Sinks has the sink of its own name.
 	In, Out []logbuffer.Reader
 	// Verdicts is how many of its last verdicts the state keeps for each proposer (W): more than a proposer has in
-	// flight. 1 to 65,536.
+	// flight. 1 to 4,096.
 	Verdicts int
 	// Dedup bounds what is remembered of sources, sessions and ids.
 	Dedup dedup.Bounds
@@ -32,11 +32,12 @@ type Settings struct {
 	Members, Voters []string
 }
 
-// DefaultSettings returns the settings of a new state: no readers and no members.
+// DefaultSettings returns the settings of a new state: no readers, no members, 256 verdicts, 10,000 dead letters of
+// 16 MiB, hashes compared every 1,024 entries, and dedup's default bounds.
 func DefaultSettings() Settings {
 	return Settings{
 		Verdicts: 256, Dedup: dedup.DefaultBounds(),
-		Letters: logbuffer.DefaultDeadLetters, LetterBytes: logbuffer.DefaultDeadBytes, HashEvery: 1024,
+		Letters: 10_000, LetterBytes: 16 << 20, HashEvery: 1024,
 	}
 }
 
