@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"net"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -46,6 +49,7 @@ func (k *checkCmd) check(ctx context.Context, c *config, w io.Writer) error {
 	for _, s := range sinks {
 		failed += k.one(ctx, p, "sink "+s.reader.Name, s)
 	}
+	k.peers(ctx, p, c)
 	p.line("")
 	for _, line := range c.promise() {
 		p.line("%s", line)
@@ -73,6 +77,27 @@ func (k *checkCmd) one(ctx context.Context, p *report, name string, what port) i
 		return 1
 	}
 	return 0
+}
+
+// peers tells which other nodes answer. One that does not is no failure: it may not have been started yet.
+func (k *checkCmd) peers(ctx context.Context, p *report, c *config) {
+	for i, name := range slices.Sorted(maps.Keys(c.peers)) {
+		if i == 0 {
+			p.line("")
+		}
+		if name == c.Node {
+			continue
+		}
+		dialCtx, cancel := context.WithTimeout(ctx, k.Timeout)
+		conn, err := (&net.Dialer{}).DialContext(dialCtx, "tcp", c.peers[name])
+		cancel()
+		if err != nil {
+			p.line("  peer %s: does not answer (yet): %v", name, err)
+			continue
+		}
+		_ = conn.Close()
+		p.line("  peer %s: %s can be reached", name, c.peers[name])
+	}
 }
 
 // group words how many nodes there are.

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -255,19 +255,29 @@ func TestEverythingIsExplained(t *testing.T) {
 	}
 }
 
-// TestReadmeTables: the README has what `ftproxy config --markdown` prints.
+var rewrite = flag.Bool("rewrite", false, "write what is generated into README.md and testdata")
+
+// TestReadmeTables: the README has what `ftproxy config --markdown` prints, between two comments.
 func TestReadmeTables(t *testing.T) {
-	var want bytes.Buffer
+	const file, begin, end = "../../README.md", "<!-- variables -->\n", "<!-- /variables -->\n"
+	var want strings.Builder
 	if err := writeMarkdown(&want); err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile("../../README.md")
+	readme, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(readme), "<!-- begin of what `ftproxy config --markdown` prints -->\n")
-	got, _, found := strings.Cut(rest, "<!-- end -->\n")
-	if !found || strings.TrimSpace(got) != strings.TrimSpace(want.String()) {
-		t.Error("README.md differs from `ftproxy config --markdown`: put its output between the two comments")
+	before, rest, found := strings.Cut(string(readme), begin)
+	got, after, foundEnd := strings.Cut(rest, end)
+	if !found || !foundEnd {
+		t.Fatalf("README.md lacks the comments %s and %s", begin, end)
+	}
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(before+begin+want.String()+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if got != want.String() {
+		t.Error("README.md differs from `ftproxy config --markdown`: go test ./cmd/ftproxy -run Readme -rewrite")
 	}
 }

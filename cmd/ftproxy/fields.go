@@ -42,6 +42,9 @@ func fieldsOf(v any, tag string) []field {
 		if x.unit == "" {
 			x.unit = unitOf(f.Type, x.oneof)
 		}
+		if f.Type.Kind() == reflect.Bool {
+			x.def = "false"
+		}
 		if x.example == "" {
 			x.example = x.def
 		}
