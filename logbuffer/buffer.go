@@ -261,12 +261,26 @@ func (b *Buffer) evict() {
 	for goal := b.o.TailBytes - b.o.TailBytes/8; bytes > goal && n < b.tail.n; n++ {
 		bytes -= b.tail.at(n).bytes()
 	}
-	if err := b.spill(n); err != nil {
+	if err := b.spill(max(n, b.ahead())); err != nil {
 		panic(err)
 	}
 	for range n {
 		b.tail.pop()
 	}
+}
+
+// ahead returns how many batches of the tail to write early. Once the readers are so far behind that they read files,
+// what is in the tail will most likely leave it too; so it is written twice as fast as it comes, until Seal finds
+// little left to write at once.
+func (b *Buffer) ahead() (n int) {
+	if len(b.segments) == 0 {
+		return 0
+	}
+	n = b.tail.search(b.spilled.off)
+	for bytes := b.o.TailBytes / 4; bytes > 0 && n < b.tail.n; n++ {
+		bytes -= b.tail.at(n).bytes()
+	}
+	return n
 }
 
 // spill writes those of the first n batches of the tail that are not in a segment yet.
@@ -367,7 +381,8 @@ func (b *Buffer) SegmentNames() []string {
 // assert checks the invariants of the whole buffer; it runs after every mutation, in time independent of the backlog.
 func (b *Buffer) assert() {
 	ok := b.trimmed.off <= b.end.off && b.trimmed.cum <= b.end.cum && b.trimmed.off <= b.needed &&
-		b.tail.start(b.tail.n) == b.end && b.tail.bytes <= b.o.TailBytes
+		b.tail.start(b.tail.n) == b.end && b.tail.bytes <= b.o.TailBytes &&
+		b.tail.bytes >= int64(b.tail.n)*entryBytes
 	if n := len(b.segments); n > 0 {
 		ok = ok && b.segments[0].from.off <= b.trimmed.off && b.trimmed.off < b.segments[0].to.off &&
 			b.segments[n-1].to == b.spilled && b.tail.from.off <= b.spilled.off && b.spilled.off <= b.end.off

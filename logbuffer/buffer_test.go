@@ -117,6 +117,59 @@ func TestTailIsBoundedAndFilesTakeTheRest(t *testing.T) {
 	}
 }
 
+// TestSealFindsLittleToWrite: with a growing backlog a snapshot must not write a whole tail at once.
+func TestSealFindsLittleToWrite(t *testing.T) {
+	t.Parallel()
+	b, _, _ := newBuffer(t)
+	fill(b, 13)
+	if n := logbuffer.InFiles(b); n > 6 {
+		t.Fatalf("at the first overflow %d batches are written already", n)
+	}
+	for range 100 {
+		fill(b, 1)
+		if n := b.End() - logbuffer.InFiles(b); b.End() > 40 && n > 4 {
+			t.Fatalf("of %d batches %d are in memory only", b.End(), n)
+		}
+	}
+}
+
+// TestLargeBatches are written past the gathering buffer, between small ones.
+func TestLargeBatches(t *testing.T) {
+	t.Parallel()
+	b, folder, _ := newBuffer(t)
+	var want []logbuffer.Encoded
+	for i := range 12 {
+		e := batchOf("", 1, []int{10, 300 << 10, 256<<10 - 40, 1 << 20}[i%4]+i)
+		want = append(want, e)
+		b.Append(e, true)
+	}
+	must(t, b.Seal())
+	b, _, err := logbuffer.RestoreBuffer("in", folder, small(), b.AppendManifest(nil))
+	must(t, err)
+	for i, e := range want {
+		got, err := b.Locate("all", uint64(i), 1).Load()
+		if err != nil || len(got) != 1 || !bytes.Equal(got[0].Data, e) {
+			t.Fatalf("batch %d: %d read, %v", i, len(got), err)
+		}
+	}
+	if n, err := drain(b, "all"); n != 12 || err != nil {
+		t.Errorf("%d tuples, %v", n, err)
+	}
+}
+
+func TestContradictionsPanic(t *testing.T) {
+	t.Parallel()
+	for i := range logbuffer.Contradictions {
+		b, _, _ := newBuffer(t)
+		fill(b, 40)
+		must(t, b.Ack("all", 3))
+		logbuffer.Contradict(b, i)
+		if !panics(func() { fill(b, 1) }) {
+			t.Errorf("contradiction %d passes", i)
+		}
+	}
+}
+
 // sealed returns a sealed buffer of a few segments, its manifest, and the files it names.
 func sealed(tb testing.TB) (manifest []byte, names []string, folder *logbuffer.Folder, disk *simDisk) {
 	tb.Helper()

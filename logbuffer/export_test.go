@@ -26,3 +26,31 @@ func OpenFiles(f *Folder) int { return len(f.open) }
 
 // SetSizes makes what is read at a time, and the distance of index entries, small.
 func SetSizes(f *Folder, chunk, interval uint64) { f.chunk, f.interval = chunk, interval }
+
+// Contradictions is the number of ways in which Contradict breaks a buffer.
+const Contradictions = 9
+
+// Contradict breaks an invariant of a buffer with one reader that has tuples pending.
+func Contradict(b *Buffer, way int) {
+	r := b.readers[0]
+	switch way {
+	case 0:
+		b.trimmed.off = b.end.off + 2
+	case 1:
+		b.needed = b.trimmed.off - 1
+	case 2:
+		r.at.off = b.trimmed.off - 1
+	case 3:
+		r.acked = b.end.off + 2
+	case 4:
+		r.pending += b.end.off
+	case 5:
+		r.pendingBytes = 0
+	case 6:
+		b.tail.bytes = 0
+	case 7:
+		b.segments = b.segments[1:]
+	case 8:
+		r.pending = 0
+	}
+}

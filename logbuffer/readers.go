@@ -110,6 +110,9 @@ func (r *reader) sound(b *Buffer) bool {
 	if r.pending == 0 {
 		return r.pendingBytes == 0
 	}
+	if len(r.Sinks) == 0 && (r.pending != b.end.off-r.done || r.pendingBytes != b.end.cum-r.at.cum) {
+		return false
+	}
 	return b.trimmed.off <= r.at.off && r.at.off <= r.done && r.acked <= r.done && r.done < r.last &&
 		r.pending <= r.last-r.done && r.pendingBytes > 0 && r.pendingBytes <= b.end.cum-r.at.cum
 }
