@@ -85,7 +85,13 @@ func (n *node) run(ctx context.Context) (err error) {
 	}
 	defer closeAdmin()
 
-	sources := n.start(ctx, func(ctx context.Context) error { return n.stages.Run(ctx, n.sourceStages(false, &n.gate)...) })
+	sources := n.start(ctx, func(ctx context.Context) error {
+		err := n.stages.Run(ctx, n.sourceStages(false, &n.gate)...)
+		if err == nil {
+			<-ctx.Done() // there are none, which is no reason to end
+		}
+		return err
+	})
 	defer sources.stop() // for the ways out below; the orderly one stops them first
 	replicated, err := replica.Open(ctx, n.replicaConfig())
 	if err != nil {
