@@ -1,21 +1,21 @@
 // Package proxy holds the stages between the outside world and the replicated log, and runs them.
 //
-//	           every node                          leader, within its tenure
-//	     ┌──────────────────────┐     ┌────────────────────────────────────────────────────┐
-//	 ──▶ │ listening sources    │     │ polling sources                                    │
-//	     │ HTTP, TCP, ftproxy   │     │ Kafka                                              │
-//	     └──────────┬───────────┘     └─────────┬──────────────────────────────────────────┘
-//	                │ Intake.Append             │ Intake.Append
-//	                ▼                           ▼
-//	     ════════════════ IN: replicated, deduplicated, in one order ═══════════
-//	                │ Outlet.Read                                   ▲ Outlet.Ack
-//	                ▼                                               │
-//	     (deliver ─▶ operator ─▶ collect ─Commit─▶ OUT: the next step; today sinks read IN)
-//	                │                                               │
-//	     ┌──────────▼───────────────────────────────────────────────┴┐
-//	     │ sinks: Policy (what to do when the sink holds up too much) │ ──▶
-//	     │        ▸ HTTP, Kafka, TCP, ftproxy                         │
-//	     └────────────────────────────────────────────────────────────┘
+//	          every node                          leader, within its tenure
+//	    ┌──────────────────────┐     ┌────────────────────────────────────────────────────┐
+//	──▶ │ listening sources    │     │ polling sources                                    │
+//	    │ HTTP, TCP, ftproxy   │     │ Kafka                                              │
+//	    └──────────┬───────────┘     └─────────┬──────────────────────────────────────────┘
+//	               │ Intake.Append             │ Intake.Append
+//	               ▼                           ▼
+//	    ════════════════ IN: replicated, deduplicated, in one order ═══════════
+//	               │ Outlet.Read                                   ▲ Outlet.Ack
+//	               ▼                                               │
+//	    (deliver ─▶ operator ─▶ collect ─Commit─▶ OUT: the next step; today sinks read IN)
+//	               │                                               │
+//	    ┌──────────▼───────────────────────────────────────────────┴┐
+//	    │ sinks: Policy (what to do when the sink holds up too much) │ ──▶
+//	    │        ▸ HTTP, Kafka, TCP, ftproxy                         │
+//	    └────────────────────────────────────────────────────────────┘
 //
 // A stage never calls another: it reads committed state by a cursor and proposes the next fact. What flows back
 // upstream is a return value. deliver and collect, when they come, are stages like the others: deliver reads IN through

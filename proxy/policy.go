@@ -13,9 +13,9 @@ import (
 
 // Policy says what happens when a sink leaves more than MaxBytes behind it.
 //
-//	 Outlet ─▶ sink ─▶ downstream            while it keeps up
-//	 Outlet ─▶ Ack(dropped | dead letters)   while it is behind: the sink is stopped, the oldest tuples are given up
-//	                                         until nine tenths of MaxBytes are left, the sink starts again
+//	Outlet ─▶ sink ─▶ downstream            while it keeps up
+//	Outlet ─▶ Ack(dropped | dead letters)   while it is behind: the sink is stopped, the oldest tuples are given up
+//	                                        until nine tenths of MaxBytes are left, the sink starts again
 //
 // The sink never runs while tuples are given up, so that a tuple is either delivered or given up, except for a delivery
 // whose outcome was unknown when the sink was stopped. A transactional Kafka sink must not have a policy: its marker

@@ -124,6 +124,12 @@ type watchedOutlet struct {
 }
 
 func (w watchedOutlet) Read(ctx context.Context, after uint64, maxBytes int) ([]logbuffer.Stored, error) {
+	w.progress.update(func() bool {
+		if w.progress.read == 0 { // the first read shows where the reader stands
+			w.progress.read, w.progress.acked = after, after
+		}
+		return false
+	})
 	batches, err := w.Outlet.Read(ctx, after, maxBytes)
 	if len(batches) > 0 {
 		w.progress.update(func() bool {
@@ -139,10 +145,10 @@ func (w watchedOutlet) Ack(ctx context.Context, ack logbuffer.Ack) error {
 	if err == nil {
 		w.progress.update(func() bool {
 			moved := ack.UpTo > w.progress.acked
-			if moved && w.progress.acked > 0 {
+			if moved {
 				w.progress.done += ack.UpTo - w.progress.acked
+				w.progress.acked = ack.UpTo
 			}
-			w.progress.acked = max(w.progress.acked, ack.UpTo)
 			return moved
 		})
 	}

@@ -103,10 +103,10 @@ func restoreEvent(t *logbuffer.Tuple) error {
 	return nil
 }
 
-// pairsOf reads "name=value&name=value"; a name alone has the value null.
+// pairsOf reads "&name=value&name=value"; a name alone has the value null.
 func pairsOf(text string) ([]logbuffer.Header, error) {
 	var headers []logbuffer.Header
-	for pair := range strings.SplitSeq(text, "&") {
+	for pair := range strings.SplitSeq(strings.TrimPrefix(text, "&"), "&") {
 		name, value, has := strings.Cut(pair, "=")
 		key, err := unescape(name)
 		if err != nil {
@@ -134,7 +134,9 @@ func settleEvent(t *logbuffer.Tuple) error {
 		return badEvent("specversion %q is not supported", v)
 	}
 	if key := headerOf(t, "ce-partitionkey"); key != nil {
-		t.Key = key
+		if t.Key == nil {
+			t.Key = key
+		}
 		t.Headers = slices.DeleteFunc(t.Headers, func(h logbuffer.Header) bool { return h.Key == "ce-partitionkey" })
 	}
 	if text := headerOf(t, "ce-time"); text != nil {

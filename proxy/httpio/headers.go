@@ -3,6 +3,7 @@ package httpio
 import (
 	"encoding/hex"
 	"fmt"
+	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -182,14 +183,20 @@ func writeCarried(h http.Header, t *logbuffer.Tuple) {
 		case name == originHeader: // written by the caller, for every tuple
 		case value == nil:
 			h.Add(headerNull, "header/"+escapeName(name))
-		case plain(name) && fieldValue(value):
-			h.Add(name, string(value))
+		case plain(name) && fieldValue(value) && h.Get(name) == "" && (name != "content-type" || mediaType(value)):
+			h.Set(name, string(value))
 		case strings.HasPrefix(name, "ce-") && attributeName(name[3:]):
 			h.Add(name, escape(value))
 		default:
 			h.Add(headerPrefix+escapeName(name), escape(value))
 		}
 	}
+}
+
+// mediaType tells whether a Content-Type would be understood.
+func mediaType(value []byte) bool {
+	_, _, err := mime.ParseMediaType(string(value))
+	return err == nil
 }
 
 // fieldValue tells whether a header's value survives HTTP as it is.

@@ -65,7 +65,6 @@ func (r *linkRun) run(ctx context.Context) error {
 	if err := r.goTo(ctx, at.Position); err != nil {
 		return err
 	}
-	r.tracked = r.cursor.Acked
 	for {
 		batches, err := r.read(ctx)
 		if err != nil {
@@ -89,6 +88,8 @@ func (r *linkRun) goTo(ctx context.Context, position int64) error {
 			"had sent, and must not go on under the same lineage", position, r.out.Lineage(), cursor.End)
 	}
 	r.cursor, r.sent, r.next = cursor, uint64(position), uint64(position)
+	r.tracked = max(r.tracked, cursor.Acked)
+	r.confirm(r.sent) // its answer to an earlier leader, perhaps, was lost
 	if r.sink.cfg.AllowLoss {
 		r.next = max(r.sent, cursor.Acked) // what lies between was perhaps given up by a policy
 	}
@@ -151,12 +152,17 @@ func (r *linkRun) done(got reply, last uint64, tuples int) error {
 	r.sink.trouble.Store(nil)
 	r.sink.stats.delivered.Add(uint64(tuples))
 	r.sent, r.next = last, last
-	if last > r.tracked {
-		r.tracked = last
-		r.tracker.add(last)
-		r.tracker.finish(last, nil)
-	}
+	r.confirm(last)
 	return nil
+}
+
+// confirm has everything up to an offset acknowledged, unless that is so.
+func (r *linkRun) confirm(offset uint64) {
+	if offset > r.tracked {
+		r.tracked = offset
+		r.tracker.add(offset)
+		r.tracker.finish(offset, nil)
+	}
 }
 
 // bodyOf encodes as many batches as one POST may hold, at least one, or a part of one.

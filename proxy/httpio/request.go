@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -55,8 +56,9 @@ func (d *delivery) single(h http.Header, it *item) []byte {
 		h.Set("Content-Type", "application/octet-stream")
 	}
 	for name, value := range d.eventOf(it) {
-		if name != "partitionkey" && name != "datacontenttype" && h.Get("ce-"+name) == "" {
-			h.Set("ce-"+name, escape([]byte(value)))
+		header := http.CanonicalHeaderKey("ce-" + name)
+		if _, there := h[header]; !there && name != "partitionkey" && name != "datacontenttype" {
+			h.Set(header, escape([]byte(value)))
 		}
 	}
 	return it.tuple.Value
@@ -82,16 +84,31 @@ func (d *delivery) eventOf(it *item) map[string]string {
 	if it.tuple.Key != nil {
 		event["partitionkey"] = string(it.tuple.Key)
 	}
-	for i := range it.tuple.Headers {
-		header := &it.tuple.Headers[i]
-		if name, ok := strings.CutPrefix(header.Key, "ce-"); ok && asAttribute(header, name) {
-			event[name] = string(header.Value)
+	own, _ := sortHeaders(it.tuple)
+	maps.Copy(event, own)
+	return event
+}
+
+// sortHeaders tells a tuple's headers that stand as attributes of an event from the others. Of two of one name only the
+// first can be an attribute.
+func sortHeaders(t *logbuffer.Tuple) (attributes map[string]string, others []logbuffer.Header) {
+	attributes = map[string]string{}
+	for _, h := range t.Headers {
+		name, fits := strings.CutPrefix(h.Key, "ce-")
+		fits = fits && attributeName(name) && name != "partitionkey" && !strings.HasPrefix(name, "ftproxy")
+		if h.Key == "content-type" {
+			name, fits = "datacontenttype", mediaType(h.Value)
 		}
-		if header.Key == "content-type" {
-			event["datacontenttype"] = string(header.Value)
+		_, taken := attributes[name]
+		switch {
+		case h.Key == originHeader: // written by the caller, for every tuple
+		case fits && !taken && len(h.Value) > 0 && utf8.Valid(h.Value):
+			attributes[name] = string(h.Value)
+		default:
+			others = append(others, h)
 		}
 	}
-	return event
+	return attributes, others
 }
 
 // listed names the tuples of a POST, so that each can be told from its repetition.
@@ -135,52 +152,38 @@ func (d *delivery) events(h http.Header, items []item) []byte {
 // appendEvent writes one tuple as an event in structured mode. Headers that are no attributes become the extension
 // "ftproxyheaders", which holds them as Ftproxy-Header-… does in single POSTs.
 func (d *delivery) appendEvent(body []byte, it *item) []byte {
-	event := make(map[string]any, 12)
-	for name, value := range d.eventOf(it) {
-		event[name] = value
-	}
+	event := d.eventOf(it)
 	event["ftproxyorigin"] = escape(originOf(it))
 	if key := it.tuple.Key; key != nil && (len(key) == 0 || !utf8.Valid(key)) {
 		delete(event, "partitionkey")
 		event["ftproxykey"] = escape(key)
 	}
-	if others := otherHeaders(it.tuple); others != "" {
-		event["ftproxyheaders"] = others
-	}
-	value := it.tuple.Value
-	contentType, _ := event["datacontenttype"].(string)
-	switch {
-	case value == nil:
-	case (contentType == "" || jsonType(contentType)) && json.Valid(value) && string(value) != "null":
-		event["data"] = json.RawMessage(value)
-	default:
-		event["data_base64"] = base64.StdEncoding.EncodeToString(value)
+	if _, others := sortHeaders(it.tuple); len(others) > 0 {
+		event["ftproxyheaders"] = pairsText(others)
 	}
 	text, err := json.Marshal(event)
 	if err != nil {
-		return append(body, "null"...) // not reached: all members are strings, or JSON that was checked
+		return append(body, "null"...) // not reached: all members are strings
 	}
-	return append(body, text...)
+	body = append(body, text[:len(text)-1]...)
+	value := it.tuple.Value
+	contentType := event["datacontenttype"]
+	switch {
+	case value == nil:
+	case (contentType == "" || jsonType(contentType)) && json.Valid(value) && string(value) != "null":
+		body = append(append(body, `,"data":`...), value...)
+	default:
+		body = append(body, `,"data_base64":"`...)
+		body = append(base64.StdEncoding.AppendEncode(body, value), '"')
+	}
+	return append(body, '}')
 }
 
-// asAttribute tells whether a header can stand as the attribute of that name.
-func asAttribute(h *logbuffer.Header, name string) bool {
-	return attributeName(name) && len(h.Value) > 0 && utf8.Valid(h.Value)
-}
-
-// otherHeaders writes the headers that are no attributes, as "name=value&name=value"; "name" alone is null.
-func otherHeaders(t *logbuffer.Tuple) string {
+// pairsText writes headers as "&name=value&name=value"; "&name" alone is null.
+func pairsText(headers []logbuffer.Header) string {
 	var b strings.Builder
-	for i := range t.Headers {
-		h := &t.Headers[i]
-		name, ce := strings.CutPrefix(h.Key, "ce-")
-		if h.Key == "content-type" && h.Value != nil || h.Key == originHeader || ce && asAttribute(h, name) {
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteByte('&')
-		}
-		b.WriteString(pairText([]byte(h.Key)))
+	for _, h := range headers {
+		b.WriteString("&" + pairText([]byte(h.Key)))
 		if h.Value != nil {
 			b.WriteString("=" + pairText(h.Value))
 		}
