@@ -192,6 +192,10 @@ func (n *node) letter(do func(*replica.Node, context.Context, uint64) error) htt
 			defer cancel()
 			err = do(replicated, ctx, offset)
 		}
+		if errors.Is(err, logbuffer.ErrUnavailable) && absent(replicated, offset) {
+			say(w, http.StatusNotFound, fmt.Sprintf("there is no dead letter %d\n", offset))
+			return
+		}
 		if err != nil {
 			n.refuse(w, err)
 			return
@@ -200,10 +204,17 @@ func (n *node) letter(do func(*replica.Node, context.Context, uint64) error) htt
 	}
 }
 
+// absent tells whether a node that is up to date has no such letter.
+func absent(replicated *replica.Node, offset uint64) bool {
+	if replicated == nil || replicated.Ready() != nil || offset == 0 {
+		return offset == 0
+	}
+	found, err := replicated.Letters(offset-1, 1)
+	return err == nil && (len(found) == 0 || found[0].Offset != offset)
+}
+
 func (n *node) refuse(w http.ResponseWriter, err error) {
 	switch {
-	case errors.Is(err, logbuffer.ErrTrimmed):
-		say(w, http.StatusNotFound, "there is no such dead letter: "+err.Error()+"\n")
 	case errors.Is(err, logbuffer.ErrUnknown):
 		say(w, http.StatusGatewayTimeout, err.Error()+": look whether the letter is still there\n")
 	case errors.Is(err, logbuffer.ErrUnavailable):
