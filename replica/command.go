@@ -276,5 +276,3 @@ func (d *bodyReader) fixed(n int) []byte {
 func (d *bodyReader) bytes() []byte { return d.fixed(d.int(len(d.p))) }
 
 func (d *bodyReader) stringOf(limit int) string { return string(d.fixed(d.int(min(limit, len(d.p))))) }
-
-func (d *bodyReader) string() string { return string(d.bytes()) }

@@ -37,6 +37,8 @@ type nonce [16]byte
 // appendOpenBody makes the body of Open. The command's Incarnation is the one that it replaces: the proposer's present
 // one, or 0 if the state does not know the proposer. Its Number is 0. A term other than 0 must be the Raft term of the
 // entry.
+//
+//nolint:unparam // all bodies are made alike
 func appendOpenBody(dst []byte, term uint64, n nonce) []byte {
 	return append(binary.AppendUvarint(dst, term), n[:]...)
 }
@@ -77,6 +79,8 @@ func appendAckBody(dst []byte, a logbuffer.Ack) []byte {
 }
 
 // appendCommitBody makes the body of Commit: ack acknowledges the operator's reader in IN, and outputs go to OUT.
+//
+//nolint:unparam // all bodies are made alike
 func appendCommitBody(dst []byte, ack logbuffer.Ack, outputs []logbuffer.Batch) ([]byte, error) {
 	dst = appendAckBody(dst, ack)
 	dst = binary.AppendUvarint(dst, uint64(len(outputs)))
@@ -90,18 +94,26 @@ func appendCommitBody(dst []byte, ack logbuffer.Ack, outputs []logbuffer.Batch) 
 }
 
 // appendOffsetBody makes the body of Requeue and of Drop.
+//
+//nolint:unparam // all bodies are made alike
 func appendOffsetBody(dst []byte, offset uint64) []byte { return binary.AppendUvarint(dst, offset) }
 
 // appendOpenSessionBody makes the body of OpenSession; the nonce becomes the session's id.
+//
+//nolint:unparam // all bodies are made alike
 func appendOpenSessionBody(dst []byte, n nonce) []byte { return append(dst, n[:]...) }
 
 // appendHashBody makes the body of Hash: the running hash of a server's state at an index, see State.Sample.
+//
+//nolint:unparam // all bodies are made alike
 func appendHashBody(dst []byte, server string, index, hash uint64) []byte {
 	dst = binary.AppendUvarint(appendString(dst, server), index)
 	return binary.LittleEndian.AppendUint64(dst, hash)
 }
 
 // appendAnnounceBody makes the body of Announce: the newest format that a server reads.
+//
+//nolint:unparam // all bodies are made alike
 func appendAnnounceBody(dst []byte, server string, version int) []byte {
 	return binary.AppendUvarint(appendString(dst, server), uint64(version))
 }

@@ -18,9 +18,9 @@ import (
 )
 
 // goldenCommands has one command of each kind.
-func goldenCommands(t testing.TB) []command {
-	t.Helper()
-	get := must[[]byte](t)
+func goldenCommands(tb testing.TB) []command {
+	tb.Helper()
+	get := must[[]byte](tb)
 	tuple := logbuffer.Tuple{
 		Key: []byte("k"), Headers: []logbuffer.Header{{Key: "h", Value: []byte{}}, {Key: "null"}}, Time: 5, Position: 7,
 	}

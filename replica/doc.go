@@ -38,8 +38,8 @@
 //   - A proposer numbers its commands; the state accepts the next number only. That gives retry, order and fencing at
 //     once: a repeat gets the first verdict again, a number too high is refused, and so is another incarnation.
 //     Incarnations ascend over the whole state, so that one is never given twice, even after its proposer was dropped.
-//   - Open names the incarnation that it replaces and bears a nonce: one that turns up late fences nobody, and one whose
-//     answer was lost is recognised.
+//   - Open names the incarnation that it replaces and bears a nonce: one that turns up late fences nobody, and one
+//     whose answer was lost is recognised.
 //   - Gap and fenced are the only verdicts that consume no number. A batch that is refused (a gap in its positions, an
 //     expired session) is a receipt of a command that is done, so it consumes one.
 //   - A command whose body does not decode in an entry that is whole was damaged before the entry was made. It is

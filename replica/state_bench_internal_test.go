@@ -17,6 +17,7 @@ func BenchmarkApply(b *testing.B) {
 }
 
 func benchmarkApply(b *testing.B, size int, ids bool) {
+	b.Helper()
 	r := newStateRig(b, 64<<20, 32<<20)
 	settings := DefaultSettings()
 	settings.In = []logbuffer.Reader{{Name: "sink"}}
@@ -51,7 +52,8 @@ func benchmarkApply(b *testing.B, size int, ids bool) {
 		lane.Number++
 		r.log = r.log[len(r.log)-1:]
 		b.StartTimer()
-		if v := r.s.Apply(e.index, e.term, e.data); v[0].Receipts[0].Admitted != len(batch.Tuples) || v[1].Code != VerdictDone {
+		v := r.s.Apply(e.index, e.term, e.data)
+		if v[0].Receipts[0].Admitted != len(batch.Tuples) || v[1].Code != VerdictDone {
 			b.Fatal(v)
 		}
 	}

@@ -16,23 +16,25 @@ import (
 )
 
 // grownRig is a state with something of everything.
-func grownRig(t testing.TB, segment, tail int64) *stateRig {
-	t.Helper()
-	r := newStateRig(t, segment, tail)
+func grownRig(tb testing.TB, segment, tail int64) *stateRig {
+	tb.Helper()
+	r := newStateRig(tb, segment, tail)
 	open := func(name string, n uint64) uint64 {
 		return r.one(command{Kind: kindOpen, Proposer: name, Body: appendOpenBody(nil, 0, rigNonce(n))}).Incarnation
 	}
 	tenure := open(tenureProposer, 1)
 	settings := genSettings()
 	settings.HashEvery, settings.Members, settings.Voters = 3, []string{"1", "2"}, []string{"1", "2"}
-	r.one(command{Kind: kindSettings, Proposer: tenureProposer, Incarnation: tenure, Number: 1, Body: settings.appendTo(nil)})
+	r.one(command{
+		Kind: kindSettings, Proposer: tenureProposer, Incarnation: tenure, Number: 1, Body: settings.appendTo(nil),
+	})
 	lane := command{Proposer: "lane/1", Incarnation: open("lane/1", 2)}
-	do := func(k kind, body []byte) Verdict {
+	do := func(k kind, body []byte) {
 		lane.Kind, lane.Body = k, body
 		lane.Number++
-		return r.one(lane)
+		r.one(lane)
 	}
-	get := must[[]byte](t)
+	get := must[[]byte](tb)
 	named := rigBatch("", logbuffer.RuleNone, 1, 2)
 	named.IDs = []logbuffer.ID{{1}, {2}}
 	do(kindAnnounce, appendAnnounceBody(nil, "1", 1))
@@ -41,10 +43,10 @@ func grownRig(t testing.TB, segment, tail int64) *stateRig {
 	do(kindHash, appendHashBody(nil, "1", 3, r.s.Sample().Hash))
 	do(kindHash, appendHashBody(nil, "2", 6, 17))
 	sink := command{Proposer: "sink/b", Incarnation: open("sink/b", 4), Number: 1, Kind: kindAck}
-	letter := logbuffer.Letter{From: 2, Reason: "no", Source: "k", Tuple: logbuffer.Tuple{Value: []byte("k@1"), Position: 1}}
+	letter := logbuffer.Letter{From: 2, Reason: "no", Source: "k", Tuple: rigBatch("k", 0, 1).Tuples[0]}
 	sink.Body = appendAckBody(nil, logbuffer.Ack{Reader: "b", UpTo: 3, Dead: []logbuffer.Letter{letter}})
 	if v := r.one(sink); v.Code != VerdictDone {
-		t.Fatalf("%+v", v)
+		tb.Fatalf("%+v", v)
 	}
 	return r
 }
@@ -72,7 +74,7 @@ func TestSealAndRestore(t *testing.T) {
 	if got := r.read(bufferIn, "deliver", 0); len(got) != 5 || !reflect.DeepEqual(got, unread) {
 		t.Errorf("the restored buffer has %v, want %v", got, unread)
 	}
-	if len(r.s.Letters(0, 9)) != 1 || r.s.LetterCount() != 1 || r.s.Versions()["1"] != 1 || r.s.Settings().Letters != genLetters {
+	if len(r.s.Letters(0, 9)) != 1 || r.s.Versions()["1"] != 1 || r.s.Settings().Letters != genLetters {
 		t.Error("letters, versions or settings are gone")
 	}
 }
@@ -113,7 +115,8 @@ func TestDamagedManifests(t *testing.T) {
 	}
 	newer := slices.Clone(p)
 	newer[len(stateMagic)] = 7
-	if _, err := RestoreState(r.config, resum(newer)); !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "format 7") {
+	_, err := RestoreState(r.config, resum(newer))
+	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "format 7") {
 		t.Errorf("a newer manifest: %v", err)
 	}
 }
@@ -178,15 +181,25 @@ func TestHashSeesEverything(t *testing.T) {
 		t.Fatalf("equal histories have hashes %x and %x", want, again)
 	}
 	for name, change := range map[string]func(r *stateRig){
-		"another term":         func(r *stateRig) { r.term++ },
-		"another time":         func(r *stateRig) { r.now++ },
-		"a skipped index":      func(r *stateRig) { r.log = append(r.log, rigEntry{index: r.s.applied + 1}) },
-		"another position":     func(r *stateRig) { r.s.seen.Judge(positionBatch("k", 6), r.now) },
-		"another id":           func(r *stateRig) { r.s.seen.Judge(idBatch(9), r.now) },
-		"another source":       func(r *stateRig) { r.s.seen.Judge(positionBatch("other", 1), r.now) },
-		"a cursor that moved":  func(r *stateRig) { _ = r.s.in.Ack("deliver", 1); r.s.ledgers["deliver"].delivered++ },
-		"a tuple more":         func(r *stateRig) { r.s.received(bufferIn, "", 1, 0); r.s.in.Append(cloneOfFirst(t, r), true) },
-		"a letter that is not": func(r *stateRig) { r.s.dead.Resolve(1); r.s.ledgers["b"].deadLettered--; r.s.ledgers["b"].dropped++ },
+		"another term":     func(r *stateRig) { r.term++ },
+		"another time":     func(r *stateRig) { r.now++ },
+		"a skipped index":  func(r *stateRig) { r.log = append(r.log, rigEntry{index: r.s.applied + 1}) },
+		"another position": func(r *stateRig) { r.s.seen.Judge(positionBatch("k", 6), r.now) },
+		"another id":       func(r *stateRig) { r.s.seen.Judge(idBatch(9), r.now) },
+		"another source":   func(r *stateRig) { r.s.seen.Judge(positionBatch("other", 1), r.now) },
+		"a cursor that moved": func(r *stateRig) {
+			_ = r.s.in.Ack("deliver", 1)
+			r.s.ledgers["deliver"].delivered++
+		},
+		"a tuple more": func(r *stateRig) {
+			r.s.received(bufferIn, "", 1, 0)
+			r.s.in.Append(cloneOfFirst(t, r), true)
+		},
+		"a letter less": func(r *stateRig) {
+			r.s.dead.Resolve(1)
+			r.s.ledgers["b"].deadLettered--
+			r.s.ledgers["b"].dropped++
+		},
 	} {
 		if got := base(change); got == want {
 			t.Errorf("%s: the hash is the same", name)

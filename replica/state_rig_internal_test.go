@@ -31,14 +31,14 @@ type rigEntry struct {
 }
 
 // newStateRig makes an empty state whose buffers spill early.
-func newStateRig(t testing.TB, segment, tail int64) *stateRig {
-	t.Helper()
-	root, err := os.OpenRoot(t.TempDir())
+func newStateRig(tb testing.TB, segment, tail int64) *stateRig {
+	tb.Helper()
+	root, err := os.OpenRoot(tb.TempDir())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = root.Close() })
-	r := &stateRig{t: t, root: root, now: 1_700_000_000_000, term: 1}
+	tb.Cleanup(func() { _ = root.Close() })
+	r := &stateRig{t: tb, root: root, now: 1_700_000_000_000, term: 1}
 	r.config.Buffer = logbuffer.Options{SegmentBytes: segment, TailBytes: tail}
 	r.openFolder()
 	r.s = NewState(r.config)
@@ -163,11 +163,12 @@ func rigNonce(n uint64) (out nonce) {
 }
 
 // must returns v, or fails the test.
-func must[T any](t testing.TB) func(v T, err error) T {
+func must[T any](tb testing.TB) func(v T, err error) T {
+	tb.Helper()
 	return func(v T, err error) T {
-		t.Helper()
+		tb.Helper()
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		return v
 	}
@@ -192,8 +193,8 @@ func idBatch(id byte) dedup.Batch {
 }
 
 // cloneOfFirst is the first tuple of IN once more.
-func cloneOfFirst(t testing.TB, r *stateRig) logbuffer.Encoded {
-	t.Helper()
+func cloneOfFirst(tb testing.TB, r *stateRig) logbuffer.Encoded {
+	tb.Helper()
 	b := logbuffer.Batch{Source: "k", Tuples: []logbuffer.Tuple{r.read(bufferIn, "deliver", 0)[0].Tuple}}
 	return logbuffer.AppendBatch(nil, &b)
 }

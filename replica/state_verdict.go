@@ -13,11 +13,11 @@ type VerdictCode uint8
 const (
 	// VerdictDone means that the command took effect; for an Append, each batch has its own Receipt.
 	VerdictDone VerdictCode = iota
-	// VerdictGap means that the proposer's numbers up to the command's are not complete; Expected is due. Nothing happened and the
-	// number is not consumed.
+	// VerdictGap means that the proposer's numbers up to the command's are not complete; Expected is due. Nothing
+	// happened and the number is not consumed.
 	VerdictGap
-	// VerdictFenced means that the incarnation is not the proposer's present one, which Incarnation gives (0: the proposer is
-	// unknown). Nothing happened and the number is not consumed.
+	// VerdictFenced means that the incarnation is not the proposer's present one, which Incarnation gives (0: the
+	// proposer is unknown). Nothing happened and the number is not consumed.
 	VerdictFenced
 	// VerdictForgotten means that the number was consumed, so long ago that its verdict is not kept any more.
 	VerdictForgotten
@@ -48,6 +48,8 @@ func refused(reason string) Verdict {
 
 // The encoding, in which proposers keep their verdicts: code(1) | incarnation | expected | offset | session | reason |
 // n | receipt × n, with receipt = code(1) | first | last - first | admitted | duplicates | expected.
+//
+//nolint:unparam // like every other encoder here
 func (v *Verdict) appendTo(dst []byte) []byte {
 	dst = append(dst, byte(v.Code))
 	dst = binary.AppendUvarint(dst, v.Incarnation)
