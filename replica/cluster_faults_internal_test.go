@@ -1,0 +1,89 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// runs is how often each random cluster test is run; FTPROXY_TEST_RUNS overrides it.
+func runs(t *testing.T, def int) int {
+	t.Helper()
+	if v, err := strconv.Atoi(os.Getenv("FTPROXY_TEST_RUNS")); err == nil {
+		return v
+	}
+	if testing.Short() {
+		return 1
+	}
+	return def
+}
+
+// TestThreeNodesSurviveFaults kills, cuts off and deposes nodes at random under traffic. Nothing may be lost, twice or
+// out of order, and the replicas must agree.
+func TestThreeNodesSurviveFaults(t *testing.T) {
+	t.Parallel()
+	for run := range runs(t, 10) {
+		seed := uint64(time.Now().UnixNano()) + uint64(run)
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { underFaults(t, seed, nil) })
+		})
+	}
+}
+
+func underFaults(t *testing.T, seed uint64, tune func(*Config)) {
+	t.Helper()
+	c := newCluster(t, 3, tune)
+	c.ready()
+	tr := newTraffic(c, seed)
+	names := []string{"a", "b", "c"}
+	producing, stopProducing := context.WithCancel(t.Context())
+	consuming, stopConsuming := context.WithCancel(t.Context())
+	var producers, consumers sync.WaitGroup
+	for i := range 3 {
+		r := rand.New(rand.NewPCG(seed, uint64(i)+7))
+		producers.Go(func() { tr.produce(producing, fmt.Sprintf("s%d", i), names, r) })
+	}
+	for _, name := range names {
+		n := c.node(name)
+		consumers.Go(func() { tr.consume(consuming, n) })
+	}
+	for range 12 {
+		wait(t.Context(), time.Duration(200+tr.rand.IntN(2000))*time.Millisecond)
+		victim := names[tr.rand.IntN(3)]
+		switch tr.rand.IntN(4) {
+		case 0:
+			c.kill(victim)
+			wait(t.Context(), time.Duration(tr.rand.IntN(3000))*time.Millisecond)
+			n := c.start(victim)
+			consumers.Go(func() { tr.consume(consuming, n) })
+		case 1:
+			rest := slices.DeleteFunc(slices.Clone(names), func(s string) bool { return s == victim })
+			c.net.separate(true, []string{victim}, rest)
+			wait(t.Context(), time.Duration(tr.rand.IntN(3000))*time.Millisecond)
+			c.net.heal()
+		case 2:
+			c.net.separate(true, []string{victim}, []string{names[tr.rand.IntN(3)]})
+			wait(t.Context(), time.Duration(tr.rand.IntN(3000))*time.Millisecond)
+			c.net.heal()
+		case 3:
+			if n := c.node(victim); n.raft() != nil {
+				_ = n.raft().LeadershipTransfer().Error() //nolint:errcheck // it may not lead
+			}
+		}
+	}
+	stopProducing()
+	producers.Wait()
+	tr.judge(t)
+	c.ready()
+	c.agree()
+	stopConsuming()
+	c.stop()
+	consumers.Wait()
+}
