@@ -24,6 +24,7 @@ import (
 type cluster struct {
 	t     *testing.T
 	net   *pipeNet
+	tcp   *tcpNet // instead of net
 	dir   string
 	peers map[string]string
 	tune  func(c *Config)
@@ -34,16 +35,62 @@ type cluster struct {
 
 func newCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
 	t.Helper()
-	c := &cluster{t: t, net: newPipeNet(), dir: fastDir(t), peers: map[string]string{}, tune: tune, nodes: map[string]*Node{}}
+	c := prepareCluster(t, size, tune)
+	c.net = newPipeNet()
+	for name := range c.peers {
+		c.start(name)
+	}
+	return c
+}
+
+// newTCPCluster is a cluster on real sockets, with synced logs.
+func newTCPCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
+	t.Helper()
+	c := prepareCluster(t, size, tune)
+	c.tcp = &tcpNet{host: map[string]string{}, at: map[string]string{}}
+	for name := range c.peers {
+		c.start(name)
+	}
+	return c
+}
+
+func prepareCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
+	t.Helper()
+	c := &cluster{t: t, dir: fastDir(t), peers: map[string]string{}, tune: tune, nodes: map[string]*Node{}}
 	for i := range size {
 		name := string(rune('a' + i))
 		c.peers[name] = name + ":1"
 	}
-	for name := range c.peers {
-		c.start(name)
-	}
 	t.Cleanup(c.stop)
 	return c
+}
+
+// tcpNet resolves the names of nodes to where they listen at present.
+type tcpNet struct {
+	mu   sync.Mutex
+	host map[string]string // where a node is to listen; 127.0.0.1 if not set
+	at   map[string]string // where it does
+}
+
+func (n *tcpNet) listen(addr string) (net.Listener, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	host := n.host[addr]
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	l, err := net.Listen("tcp", host+":0")
+	if err == nil {
+		n.at[addr] = l.Addr().String()
+	}
+	return l, err
+}
+
+func (n *tcpNet) dial(ctx context.Context, _, to string) (net.Conn, error) {
+	n.mu.Lock()
+	at := n.at[to]
+	n.mu.Unlock()
+	return new(net.Dialer).DialContext(ctx, "tcp", at)
 }
 
 // fastDir is a folder in memory if there is one: these tests are not about the disk.
@@ -63,11 +110,17 @@ func (c *cluster) start(name string) *Node {
 		Name: "op", Node: name, Peers: c.peers, AllowEven: true, Insecure: true,
 		DataDir: filepath.Join(c.dir, name), Readers: []logbuffer.Reader{{Name: "out"}}, Logger: testLogger(c.t, name),
 		Limits: Limits{TailBytes: 256 << 10, SegmentBytes: 64 << 10, SnapshotBytes: 256 << 10},
-		hooks: &hooks{
-			listen:  c.net.listen,
-			dial:    func(ctx context.Context, addr string) (net.Conn, error) { return c.net.dial(ctx, name+":1", addr) },
-			storage: storageHooks{vfs: unsynced{walfs.New()}},
-		},
+		hooks: &hooks{},
+	}
+	if c.tcp != nil {
+		config.hooks.listen = c.tcp.listen
+		config.hooks.dial = func(ctx context.Context, addr string) (net.Conn, error) { return c.tcp.dial(ctx, "", addr) }
+	} else {
+		config.hooks.listen = c.net.listen
+		config.hooks.dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return c.net.dial(ctx, name+":1", addr)
+		}
+		config.hooks.storage.vfs = unsynced{walfs.New()}
 	}
 	if c.tune != nil {
 		c.tune(&config)
