@@ -305,7 +305,7 @@ func (s *sim) run(n int) (err error) {
 
 func TestBufferAgainstModel(t *testing.T) {
 	t.Parallel()
-	for _, seed := range seeds(150) {
+	for _, seed := range seeds(80) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			if err := newSim(t, seed).run(400); err != nil {
@@ -332,7 +332,7 @@ func (s *sim) catchUp() {
 // TestCrashAnywhere crashes at every mutation of the disk that a run makes, loses unsynced writes, restores, goes on.
 func TestCrashAnywhere(t *testing.T) {
 	t.Parallel()
-	for _, seed := range seeds(6) {
+	for _, seed := range seeds(4) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
 			whole := newSim(t, seed)
