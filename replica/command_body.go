@@ -192,7 +192,8 @@ func (d *bodyReader) batch() logbuffer.Encoded {
 // decodeAppendBody reads what appendAppendBody wrote.
 func decodeAppendBody(p []byte) ([]appendItem, error) {
 	d := bodyReader{p: p}
-	items := make([]appendItem, d.count(4))
+	const smallest = 18 // bytes of an item
+	items := make([]appendItem, d.count(smallest))
 	for i := range items {
 		it := &items[i]
 		it.rule = dedup.Rule(d.int(int(dedup.Range)))

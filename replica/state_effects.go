@@ -93,7 +93,8 @@ func (s *State) received(buffer, sink string, tuples, duplicates int) {
 	}
 }
 
-// applyAck moves a reader's cursor, stores its dead letters and counts what it dropped, or does nothing of it.
+// applyAck moves a reader's cursor, stores its dead letters and counts what it dropped, or does nothing of it. Going
+// back does nothing.
 func (s *State) applyAck(body []byte) (Verdict, error) {
 	a, err := decodeAckBody(body)
 	if err != nil {
@@ -113,6 +114,13 @@ func (s *State) applyCommit(body []byte) (Verdict, error) {
 	}
 	if reason := s.refuseAck(&a); reason != "" {
 		return refused(reason), nil
+	}
+	if _, buffer, _ := s.readerCalled(a.Reader); buffer != bufferIn {
+		return refused(fmt.Sprintf("reader %q does not read buffer %q, which outputs come of", a.Reader, bufferIn)), nil
+	}
+	if at, _ := s.in.Reader(a.Reader); a.UpTo < at.Acked {
+		return refused(fmt.Sprintf("inputs up to %d, but up to %d they are acknowledged and their outputs are there", a.UpTo,
+			at.Acked)), nil
 	}
 	if err := s.ack(&a); err != nil {
 		return Verdict{}, err
@@ -136,8 +144,6 @@ func (s *State) refuseAck(a *logbuffer.Ack) string {
 	switch {
 	case a.UpTo > b.End():
 		return fmt.Sprintf("acknowledged up to %d, buffer %q ends at %d", a.UpTo, buffer, b.End())
-	case a.UpTo < at.Acked:
-		return fmt.Sprintf("acknowledged up to %d, which is before %d, acknowledged already", a.UpTo, at.Acked)
 	case len(a.Dead) > 0 && (s.dead.Full() || s.dead.Len()+len(a.Dead) > s.settings.Letters):
 		return fmt.Sprintf("no room for %d dead letters: %d of %d bytes are unresolved, the bounds are %d and %d; "+
 			"requeue or drop some", len(a.Dead), s.dead.Len(), s.dead.Bytes(), s.settings.Letters, s.settings.LetterBytes)
@@ -149,7 +155,7 @@ func (s *State) refuseAck(a *logbuffer.Ack) string {
 		}
 		before = a.Dead[i].From
 	}
-	given, most := uint64(len(a.Dead)+a.Dropped), min(a.UpTo-at.Acked, at.PendingTuples)
+	given, most := uint64(len(a.Dead)+a.Dropped), min(max(a.UpTo, at.Acked)-at.Acked, at.PendingTuples)
 	if given > most {
 		return fmt.Sprintf("%d tuples given up or dropped of %d", given, most)
 	}

@@ -137,6 +137,9 @@ func (m *naive) effect(s *step) (v Verdict) {
 	case kindAck:
 		v.Code = m.acknowledge(&s.ack)
 	case kindCommit:
+		if s.ack.UpTo < m.buffers[bufferIn].readers[s.ack.Reader].acked {
+			return Verdict{Code: VerdictRefused}
+		}
 		if v.Code = m.acknowledge(&s.ack); v.Code != VerdictDone {
 			return v
 		}
@@ -215,7 +218,7 @@ func (m *naive) admit(b *logbuffer.Batch) (r logbuffer.Receipt) {
 
 func (m *naive) acknowledge(a *logbuffer.Ack) VerdictCode {
 	b, r := m.reader(a.Reader)
-	if r == nil || a.UpTo > b.end() || a.UpTo < r.acked || len(a.Dead) > 0 && len(m.dead)+len(a.Dead) > m.limit {
+	if r == nil || a.UpTo > b.end() || len(a.Dead) > 0 && len(m.dead)+len(a.Dead) > m.limit {
 		return VerdictRefused
 	}
 	own, pending := b.own(r, r.done, a.UpTo), b.own(r, r.done, b.end())
