@@ -261,3 +261,43 @@ func FuzzRestoreBuffer(f *testing.F) {
 		_, _, _ = b.HashAt(b.End() / 2)
 	})
 }
+
+// lostAfterCrash counts the crashes, of many after a snapshot, that the snapshot does not survive.
+func lostAfterCrash(t *testing.T, sync bool) (lost int) {
+	t.Helper()
+	for seed := range uint64(20) {
+		disk := newSimDisk(newRand(seed))
+		folder := openFolder(t, disk)
+		b := logbuffer.NewBuffer("in", folder, small())
+		must(t, b.SetReaders([]logbuffer.Reader{{Name: "all"}}))
+		fill(b, 60)
+		must(t, b.Seal())
+		manifest := b.AppendManifest(nil)
+		if sync {
+			must(t, folder.Sync(b.SegmentNames()...))
+		}
+		fill(b, 60)
+		b, _, err := logbuffer.RestoreBuffer("in", openFolder(t, disk.reboot()), small(), manifest)
+		if err == nil {
+			_, err = drain(b, "all")
+		}
+		if err != nil {
+			lost++
+		}
+	}
+	return lost
+}
+
+func TestSyncedSnapshotSurvives(t *testing.T) {
+	t.Parallel()
+	if n := lostAfterCrash(t, true); n != 0 {
+		t.Errorf("%d of 20 snapshots are lost", n)
+	}
+}
+
+func TestMutantNoSync(t *testing.T) {
+	t.Parallel()
+	if n := lostAfterCrash(t, false); n == 0 {
+		t.Error("without a sync every snapshot survives: the simulated disk proves nothing")
+	}
+}
