@@ -21,8 +21,8 @@
 // upstream is a return value. deliver and collect, when they come, are stages like the others: deliver reads IN through
 // an Outlet, collect commits inputs and outputs together, and sinks then read OUT through the same Outlet interface.
 //
-// Files: ports.go (the interfaces: Source, Intake, Sink, Outlet), supervisor.go (runs stages, restarts them, knows their
-// state), stage.go (makes stages of sources and sinks and watches their progress), policy.go (what happens when a sink
+// Files: ports.go (the interfaces: Source, Intake, Sink, Outlet), supervisor.go (runs stages, restarts them, knows
+// their state), stage.go (makes stages of sources and sinks and watches their progress), policy.go (what happens when a sink
 // holds up too much), tupleid.go (ids for deduplication), backoff.go (waits between attempts).
 //
 // Not obvious: a stage that returned a [Halt] stays down, over changes of leadership too, until [Supervisor.Resume]. An

@@ -150,7 +150,8 @@ func TestPolicy(t *testing.T) {
 func TestPolicyRefused(t *testing.T) {
 	logger := slog.New(slog.DiscardHandler)
 	for _, p := range []proxy.Policy{
-		{Over: "burn", Logger: logger}, {Over: "drop", Logger: logger, Retained: func() int64 { return 0 }},
+		{Over: "burn", Logger: logger},
+		{Over: "drop", Logger: logger, Retained: func() int64 { return 0 }},
 		{Over: "drop", Logger: logger, MaxBytes: 1},
 	} {
 		if _, err := p.Wrap(&stuckSink{}); err == nil {
@@ -161,7 +162,8 @@ func TestPolicyRefused(t *testing.T) {
 
 // What makes the sink stop for good goes through the policy.
 func TestPolicyPassesErrors(t *testing.T) {
-	for _, want := range []error{&proxy.Halt{Cause: errors.New("x")}, errors.New("y"), fmt.Errorf("z: %w", logbuffer.ErrCorrupt)} {
+	for _, want := range []error{&proxy.Halt{Cause: errors.New("x")}, errors.New("y"), fmt.Errorf("z: %w",
+		logbuffer.ErrCorrupt)} {
 		policy := proxy.Policy{
 			Over: "drop", MaxBytes: 1, Retained: func() int64 { return 0 }, Logger: slog.New(slog.DiscardHandler),
 		}

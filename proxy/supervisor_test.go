@@ -33,7 +33,7 @@ type runFunc func(ctx context.Context) error
 
 func (f runFunc) Run(ctx context.Context, _ proxy.Outlet) error { return f(ctx) }
 
-func (f runFunc) Trouble() error { return errors.New("no good") }
+func (runFunc) Trouble() error { return errors.New("no good") }
 
 func stage(name string, f runFunc) proxy.Stage {
 	return proxy.SinkStage(name, "precise", f, proxytest.NewLog("l").Outlet(name))
@@ -52,7 +52,8 @@ func TestSupervisorStartsAgain(t *testing.T) {
 		}))
 		time.Sleep(10 * time.Minute)
 		status := s.Status()[0]
-		if status.State != "waiting" || status.LastError == "" || status.Restarts != len(starts) || status.Guarantee != "precise" {
+		if status.State != "waiting" || status.LastError == "" || status.Restarts != len(starts) ||
+			status.Guarantee != "precise" {
 			t.Errorf("%+v after %d starts", status, len(starts))
 		}
 		if err := s.Ready(); err == nil || !strings.Contains(err.Error(), `sink "a" fails since`) {

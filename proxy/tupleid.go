@@ -107,11 +107,12 @@ func (r IDRule) String() string {
 	case idContent:
 		return "content"
 	case idJSON:
-		s := "json:"
+		var s strings.Builder
+		s.WriteString("json:")
 		for _, token := range r.pointer {
-			s += "/" + strings.ReplaceAll(strings.ReplaceAll(token, "~", "~0"), "/", "~1")
+			s.WriteString("/" + strings.ReplaceAll(strings.ReplaceAll(token, "~", "~0"), "/", "~1"))
 		}
-		return s
+		return s.String()
 	default:
 		return "none"
 	}

@@ -10,14 +10,30 @@ import (
 func TestIDRules(t *testing.T) {
 	type tuple = logbuffer.Tuple
 	value := []byte(`{"id":7,"s":"x","deep":[{"a/b":{"m~n":"q"}}],"empty":"","none":null,"obj":{"k":1}}`)
-	full := tuple{Key: []byte("k"), Value: value, Headers: []logbuffer.Header{{Key: "X-Id", Value: []byte("h")}, {Key: "null"}}}
+	full := tuple{Key: []byte("k"), Value: value, Headers: []logbuffer.Header{
+		{Key: "X-Id", Value: []byte("h")},
+		{Key: "null"},
+	}}
 	for _, c := range []struct {
 		rule string
 		id   string // hashed; "" if there is none
 	}{
-		{"none", ""}, {"key", "k"}, {"header:x-id", "h"}, {"header:X-ID", "h"}, {"header:null", ""}, {"header:other", ""},
-		{"json:/id", "json:7"}, {"json:/s", "x"}, {"json:/deep/0/a~1b/m~0n", "q"}, {"json:/deep/1", ""}, {"json:/deep/00", ""},
-		{"json:/empty", ""}, {"json:/none", ""}, {"json:/missing", ""}, {"json:/s/x", ""}, {"json:/obj", `json:{"k":1}`},
+		{"none", ""},
+		{"key", "k"},
+		{"header:x-id", "h"},
+		{"header:X-ID", "h"},
+		{"header:null", ""},
+		{"header:other", ""},
+		{"json:/id", "json:7"},
+		{"json:/s", "x"},
+		{"json:/deep/0/a~1b/m~0n", "q"},
+		{"json:/deep/1", ""},
+		{"json:/deep/00", ""},
+		{"json:/empty", ""},
+		{"json:/none", ""},
+		{"json:/missing", ""},
+		{"json:/s/x", ""},
+		{"json:/obj", `json:{"k":1}`},
 		{"json:", "json:" + string(value)},
 	} {
 		r, err := proxy.ParseIDRule(c.rule)
@@ -38,7 +54,10 @@ func TestIDRules(t *testing.T) {
 			t.Errorf("%s: an empty tuple has an id", c.rule)
 		}
 	}
-	for _, bad := range []string{"header", "header:", "header:a b", "json:x", "json:/a~2", "json:/~", "id", "key:x", "content:"} {
+	for _, bad := range []string{
+		"header", "header:", "header:a b", "json:x", "json:/a~2", "json:/~", "id", "key:x",
+		"content:",
+	} {
 		if r, err := proxy.ParseIDRule(bad); err == nil {
 			t.Errorf("%s: read as %s", bad, r)
 		}
@@ -58,7 +77,10 @@ func TestIDsDiffer(t *testing.T) {
 		seen[id] = what
 	}
 	for what, tuple := range map[string]logbuffer.Tuple{
-		"null null": {}, "empty null": {Key: []byte{}}, "null empty": {Value: []byte{}}, "a b": {Key: []byte("a"), Value: []byte("b")},
+		"null null": {}, "empty null": {Key: []byte{}}, "null empty": {Value: []byte{}}, "a b": {
+			Key:   []byte("a"),
+			Value: []byte("b"),
+		},
 		"ab empty": {Key: []byte("ab"), Value: []byte{}}, "ab null": {Key: []byte("ab")},
 	} {
 		id, ok := content.ID("s", &tuple)

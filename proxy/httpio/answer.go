@@ -107,6 +107,11 @@ func receiptError(r logbuffer.Receipt) error {
 	case logbuffer.CodeExpired:
 		return refuse(http.StatusGone, "open a new session, and find out what of the old one arrived before sending on",
 			"the session is unknown or expired; nothing was written")
+	case logbuffer.CodeFull:
+		no := refuse(http.StatusServiceUnavailable, "raise the number of sources at ftproxy, or wait until old ones are "+
+			"forgotten", "as many sources are known as the settings allow; nothing was written")
+		no.retryAfter = 10
+		return no
 	case logbuffer.CodeDone:
 	}
 	return nil

@@ -23,8 +23,8 @@ const (
 // togetherAttempts is how often several tuples are tried together before each is delivered alone.
 const togetherAttempts = 3
 
-// attempts repeats the same POST until it has an end. While it waits it gives its slot to others; it holds it again when
-// it returns.
+// attempts repeats the same POST until it has an end. While it waits it gives its slot to others; it holds it again
+// when it returns.
 func (d *delivery) attempts(ctx context.Context, items []item) (e end, reason string, count int) {
 	cfg := &d.sink.cfg
 	backoff := proxy.Backoff{Min: cfg.MinWait, Max: cfg.MaxWait}
@@ -92,9 +92,9 @@ func (d *delivery) report(ctx context.Context, items []item, attempt int, reason
 // yield gives the slot away for as long as the wait lasts; false if ctx ended. The slot is held again in both cases.
 func (d *delivery) yield(ctx context.Context, wait time.Duration) bool {
 	<-d.slots
-	err := pause(ctx, wait)
+	waited := pause(ctx, wait)
 	d.slots <- struct{}{}
-	return err == nil
+	return waited
 }
 
 // post makes one attempt. It may outlive ctx by the grace, so that what the application has just taken can still be

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// readBody reads a request's body into memory that the budget has granted, piece by piece: a slow client holds only what
-// it has sent. The bytes go back with release, which must be called in every case.
+// readBody reads a request's body into memory that the budget has granted, piece by piece: a slow client holds only
+// what it has sent. The bytes go back with release, which must be called in every case.
 func (s *server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
 	var taken int64
 	release = func() { s.budget.give(taken) }
@@ -51,7 +51,7 @@ func fill(from io.Reader, body *[]byte) (ended bool, err error) {
 	for len(*body) < cap(*body) {
 		n, err := from.Read((*body)[len(*body):cap(*body)])
 		*body = (*body)[:len(*body)+n]
-		if err == io.EOF { //nolint:errorlint // a wrapped EOF would be somebody else's
+		if err == io.EOF {
 			return true, nil
 		}
 		if err != nil {

@@ -24,10 +24,18 @@ func (t TLS) check() error {
 	return nil
 }
 
+// failures returns how often the files could not be read again; nil has none.
+func (p *pair) failures() uint64 {
+	if p == nil {
+		return 0
+	}
+	return p.failed.Load()
+}
+
 // pair is a certificate that is read again when its files have changed. A bad file keeps the former one in use.
 type pair struct {
 	certFile, keyFile string
-	failures          atomic.Uint64 // readings that failed
+	failed            atomic.Uint64 // readings that failed
 
 	mu     sync.Mutex
 	now    *tls.Certificate
@@ -71,7 +79,7 @@ func (p *pair) get() *tls.Certificate {
 	p.looked = time.Now()
 	stamp, err := p.stat()
 	if err != nil {
-		p.failures.Add(1)
+		p.failed.Add(1)
 		return p.now
 	}
 	if stamp == p.stamp {
@@ -79,7 +87,7 @@ func (p *pair) get() *tls.Certificate {
 	}
 	cert, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
 	if err != nil {
-		p.failures.Add(1)
+		p.failed.Add(1)
 		return p.now
 	}
 	p.now, p.stamp = &cert, stamp

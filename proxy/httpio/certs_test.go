@@ -23,7 +23,7 @@ import (
 )
 
 // writePair makes a self-signed certificate for 127.0.0.1, as files in a new folder.
-func writePair(t testing.TB) (folder string, der []byte) {
+func writePair(t *testing.T) (folder string, der []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -96,7 +96,8 @@ func TestCertificateIsReadAgain(t *testing.T) {
 func TestMutualTLS(t *testing.T) {
 	folder, _ := writePair(t)
 	files := httpio.TLS{
-		CertFile: filepath.Join(folder, "cert.pem"), KeyFile: filepath.Join(folder, "key.pem"), CAFile: filepath.Join(folder, "cert.pem"),
+		CertFile: filepath.Join(folder, "cert.pem"), KeyFile: filepath.Join(folder, "key.pem"),
+		CAFile: filepath.Join(folder, "cert.pem"),
 	}
 	down, up := proxytest.NewLog("down"), proxytest.NewLog("up")
 	source := newSource(t, func(c *httpio.SourceConfig) { c.TLS, c.Path = files, "/" })
@@ -105,7 +106,10 @@ func TestMutualTLS(t *testing.T) {
 	out := up.Outlet("http")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	anonymous := newSink(t, func(c *httpio.SinkConfig) { c.URL, c.TLS = "https://"+addr, httpio.TLS{CAFile: files.CAFile} })
+	anonymous := newSink(t, func(c *httpio.SinkConfig) {
+		c.URL, c.TLS = "https://"+addr,
+			httpio.TLS{CAFile: files.CAFile}
+	})
 	run(t, anonymous, out)
 	proxytest.Until(t, 10*time.Second, "a refusal", func() bool { return anonymous.Trouble() != nil })
 	if !strings.Contains(anonymous.Trouble().Error(), "certificate") || len(down.Tuples()) > 0 {

@@ -2,6 +2,7 @@ package httpio
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -70,7 +71,7 @@ func roundTrip(client *http.Client, r *http.Request) (reply, error) {
 		// What is left is read so that the connection can be used again; the status has decided already.
 		_, err = io.CopyN(io.Discard, resp.Body, 60<<10)
 	}
-	if err != nil && err != io.EOF { //nolint:errorlint // io.CopyN returns io.EOF itself
+	if err != nil && !errors.Is(err, io.EOF) {
 		body = append(body, " (answer broken off)"...)
 	}
 	return reply{

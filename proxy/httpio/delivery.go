@@ -57,7 +57,7 @@ func signal(c chan struct{}) {
 func (d *delivery) run(ctx context.Context) error {
 	cursor, err := d.out.Cursor(ctx)
 	if err != nil {
-		return ended(ctx, err)
+		return err
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -75,10 +75,10 @@ func (d *delivery) run(ctx context.Context) error {
 	posts.Wait()
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
-	if err := d.acker.flush(last); err != nil || ctx.Err() != nil {
-		return ended(ctx, err)
+	if err := d.acker.flush(last); failure == nil {
+		failure = err
 	}
-	return failure
+	return ended(ctx, failure)
 }
 
 // ended is nil if ctx ended, since then nothing that failed matters; the next leader goes on.

@@ -33,26 +33,55 @@ func Split(contentType, query string, body []byte, maxTuples int) ([]logbuffer.T
 	return splitBody(f, body, maxTuples)
 }
 
-// Names for tests.
-var (
-	DecodeLink = decodeLink
-	AppendLink = appendLink
-	Elements   = elementsOf
-	Escape     = escape
-	EscapeName = escapeName
-	Unescape   = unescape
-	OffsetList = offsetList
-	ListedKeys = listedKeys
-	RetryAfter = retryAfter
-	LinkType   = linkType
-	InFlight   = func(s *Source) int64 {
-		s.server.budget.mu.Lock()
-		defer s.server.budget.mu.Unlock()
-		return s.server.limits.inFlightBytes - s.server.budget.free
-	}
-	LoadPair    = loadPair
-	StatusTable = outcomes
-)
+// LinkType is the Content-Type of a link's POSTs.
+const LinkType = linkType
+
+// DecodeLink reads a link's POST.
+func DecodeLink(body []byte, after int64, source, sink string) ([]logbuffer.Batch, error) {
+	return decodeLink(body, after, source, sink)
+}
+
+// AppendLink appends to a link's POST.
+func AppendLink(body []byte, first uint64, e logbuffer.Encoded) []byte {
+	return appendLink(body, first, e)
+}
+
+// Elements cuts a JSON array.
+func Elements(body []byte, most int) ([][]byte, error) { return elementsOf(body, most) }
+
+// Escape encodes a header's value.
+func Escape(value []byte) string { return escape(value) }
+
+// EscapeName encodes a header's name.
+func EscapeName(name string) string { return escapeName(name) }
+
+// Unescape decodes both.
+func Unescape(text string) ([]byte, error) { return unescape(text) }
+
+// OffsetList writes offsets.
+func OffsetList(offsets []uint64) string { return offsetList(offsets) }
+
+// ListedKeys reads offsets.
+func ListedKeys(h http.Header, n int) ([]string, error) { return listedKeys(h, n) }
+
+// RetryAfter reads a Retry-After.
+func RetryAfter(text string, now time.Time) time.Duration { return retryAfter(text, now) }
+
+// InFlight returns the bytes that a source's requests hold.
+func InFlight(s *Source) int64 {
+	s.server.budget.mu.Lock()
+	defer s.server.budget.mu.Unlock()
+	return s.server.limits.inFlightBytes - s.server.budget.free
+}
+
+// LoadPair reads a certificate.
+func LoadPair(certFile, keyFile string) (*Pair, error) { return loadPair(certFile, keyFile) }
+
+// StatusTable returns the table of outcomes.
+func StatusTable() []Outcome { return outcomes() }
+
+// Outcome is a row of it.
+type Outcome = outcome
 
 // Pair is a certificate that is read again.
 type Pair = pair
@@ -61,7 +90,7 @@ type Pair = pair
 func (p *pair) Age() { p.mu.Lock(); defer p.mu.Unlock(); p.looked = time.Time{} }
 
 // Get returns the certificate's first block, and the readings that failed.
-func (p *pair) Get() ([]byte, uint64) { return p.get().Certificate[0], p.failures.Load() }
+func (p *pair) Get() ([]byte, uint64) { return p.get().Certificate[0], p.failures() }
 
 // Row returns a row of the table of outcomes.
 func (o outcome) Row() (name, verdict, because string) {

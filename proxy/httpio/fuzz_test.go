@@ -19,8 +19,10 @@ func FuzzSplit(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, form := range []string{"application/x-ndjson", "application/json", "application/cloudevents+json",
-			"application/cloudevents-batch+json", "text/plain"} {
+		for _, form := range []string{
+			"application/x-ndjson", "application/json", "application/cloudevents+json",
+			"application/cloudevents-batch+json", "text/plain",
+		} {
 			for _, query := range []string{"", "?split=array"} {
 				tuples, err := httpio.Split(form, query, body, 50)
 				if err != nil && len(tuples) > 1 || len(tuples) > 50 {

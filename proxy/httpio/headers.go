@@ -122,9 +122,9 @@ func readCarried(h http.Header) (c carried, err error) {
 		suffix, own := strings.CutPrefix(lower, strings.ToLower(headerPrefix))
 		switch {
 		case own:
-			raw, err := unescape(suffix)
-			if err != nil {
-				return bad(name, err)
+			raw, badName := unescape(suffix)
+			if badName != nil {
+				return bad(name, badName)
 			}
 			lower = string(raw)
 		case lower != originHeader && !plain(lower) && !strings.HasPrefix(lower, "ce-"):

@@ -14,7 +14,9 @@ import (
 // unless the tuple has a header of that name itself (a CloudEvent's attribute). The id "header:ce-id" counts together
 // with the event's source, as CloudEvents asks. Tuples that another ftproxy delivers in a batch have the ids that they
 // have in deliveries of one.
-func idsOf(scope string, rule proxy.IDRule, h http.Header, f form, tuples []logbuffer.Tuple) ([]logbuffer.ID, int, error) {
+func idsOf(scope string, rule proxy.IDRule, h http.Header, f form, tuples []logbuffer.Tuple) ([]logbuffer.ID, int,
+	error,
+) {
 	if !rule.Wanted() {
 		return nil, 0, nil
 	}

@@ -1,6 +1,10 @@
 package httpio
 
-import "ftproxy/logbuffer"
+import (
+	"slices"
+
+	"ftproxy/logbuffer"
+)
 
 // item is one tuple on its way.
 type item struct {
@@ -28,8 +32,8 @@ func laneOf(t *logbuffer.Tuple) string {
 //	key a: 3 7 9     busy: 1       take(2) ─▶ 4, 5: all of the lane that was ready first, and so on
 //	key b: 4 5       ready
 //
-// Invariant: a lane is in ready exactly if it has items and is not busy; a lane without items that is not busy is not in
-// the map. It has no lock and no goroutine.
+// Invariant: a lane is in ready exactly if it has items and is not busy; a lane without items that is not busy is not
+// in the map. It has no lock and no goroutine.
 type lanes struct {
 	byName map[string]*lane
 	ready  []*lane
@@ -98,8 +102,7 @@ func (l *lanes) release(items []item) {
 
 // putBack undoes what take did: the items are the first of their lanes again, each to be delivered alone.
 func (l *lanes) putBack(items []item) {
-	for i := len(items) - 1; i >= 0; i-- {
-		it := items[i]
+	for _, it := range slices.Backward(items) {
 		it.alone = true
 		q := l.byName[it.lane]
 		q.items = append([]item{it}, q.items...)

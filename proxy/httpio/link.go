@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,7 +81,7 @@ func decodeLink(body []byte, after int64, source, sink string) ([]logbuffer.Batc
 			t := &batch.Tuples[i]
 			if headerOf(t, originHeader) == nil {
 				origin := fmt.Appendf(nil, "%s@%d", batch.Source, t.Position)
-				t.Headers = append(t.Headers[:len(t.Headers):len(t.Headers)],
+				t.Headers = append(slices.Clip(t.Headers),
 					logbuffer.Header{Key: originHeader, Value: origin})
 			}
 			t.Position = int64(first + uint64(i))

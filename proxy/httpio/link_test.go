@@ -21,7 +21,7 @@ import (
 	"ftproxy/proxy/proxytest"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // linkEnd is a receiving ftproxy: a log and its link source, behind any number of listeners.
 type linkEnd struct {
@@ -32,9 +32,9 @@ type linkEnd struct {
 	mu     sync.Mutex
 }
 
-func newLinkEnd(t testing.TB, lineage string, nodes int) *linkEnd {
+func newLinkEnd(t *testing.T, lineage string, nodes int) *linkEnd {
 	t.Helper()
-	source, err := httpio.NewLinkSource(httpio.LinkSourceConfig{Name: "up", Listen: "127.0.0.1:0", Logger: quiet})
+	source, err := httpio.NewLinkSource(httpio.LinkSourceConfig{Name: "up", Listen: "127.0.0.1:0", Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,10 +70,10 @@ func (e *linkEnd) urls() []string {
 	return urls
 }
 
-func newLink(t testing.TB, urls []string, change func(*httpio.LinkSinkConfig)) *httpio.LinkSink {
+func newLink(t *testing.T, urls []string, change func(*httpio.LinkSinkConfig)) *httpio.LinkSink {
 	t.Helper()
 	c := httpio.LinkSinkConfig{
-		Name: "down", URLs: urls, Logger: quiet, MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond,
+		Name: "down", URLs: urls, Logger: quiet(), MinWait: time.Millisecond, MaxWait: 5 * time.Millisecond,
 		AckEvery: time.Millisecond, Timeout: time.Second,
 	}
 	if change != nil {
@@ -87,7 +87,7 @@ func newLink(t testing.TB, urls []string, change func(*httpio.LinkSinkConfig)) *
 }
 
 // run runs a sink until stop is called; stop returns its error.
-func run(t testing.TB, sink proxy.Sink, out proxy.Outlet) (stop func() error) {
+func run(t *testing.T, sink proxy.Sink, out proxy.Outlet) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -449,7 +449,8 @@ func TestLinkSourceRefuses(t *testing.T) {
 	flipped := slices.Clone(good)
 	flipped[len(flipped)-1] ^= 1
 	headers := []string{
-		"Content-Type", httpio.LinkType, "Ftproxy-Lineage", "l", "Ftproxy-Buffer", "in", "Ftproxy-Reader", "r", "Ftproxy-After", "0",
+		"Content-Type", httpio.LinkType, "Ftproxy-Lineage", "l", "Ftproxy-Buffer", "in", "Ftproxy-Reader", "r",
+		"Ftproxy-After", "0",
 	}
 	without := func(name, value string) []string {
 		h := slices.Clone(headers)
@@ -495,19 +496,19 @@ func TestLinkSourceRefuses(t *testing.T) {
 
 func TestLinkConfig(t *testing.T) {
 	for name, c := range map[string]httpio.LinkSinkConfig{
-		"no name":   {URLs: []string{"ftproxy://a:1"}, Logger: quiet},
-		"no url":    {Name: "a", Logger: quiet},
-		"scheme":    {Name: "a", URLs: []string{"http://a:1"}, Logger: quiet},
-		"no port":   {Name: "a", URLs: []string{"ftproxy://a"}, Logger: quiet},
-		"path":      {Name: "a", URLs: []string{"ftproxy://a:1/x"}, Logger: quiet},
+		"no name":   {URLs: []string{"ftproxy://a:1"}, Logger: quiet()},
+		"no url":    {Name: "a", Logger: quiet()},
+		"scheme":    {Name: "a", URLs: []string{"http://a:1"}, Logger: quiet()},
+		"no port":   {Name: "a", URLs: []string{"ftproxy://a"}, Logger: quiet()},
+		"path":      {Name: "a", URLs: []string{"ftproxy://a:1/x"}, Logger: quiet()},
 		"no logger": {Name: "a", URLs: []string{"ftproxy://a:1"}},
-		"negative":  {Name: "a", URLs: []string{"ftproxy://a:1"}, Logger: quiet, MaxBytes: -1},
+		"negative":  {Name: "a", URLs: []string{"ftproxy://a:1"}, Logger: quiet(), MaxBytes: -1},
 	} {
 		if _, err := httpio.NewLinkSink(c); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if _, err := httpio.NewLinkSource(httpio.LinkSourceConfig{Listen: ":0", Logger: quiet}); err == nil {
+	if _, err := httpio.NewLinkSource(httpio.LinkSourceConfig{Listen: ":0", Logger: quiet()}); err == nil {
 		t.Error("a source without a name: accepted")
 	}
 }

@@ -43,8 +43,8 @@ func (s *LinkSink) Run(ctx context.Context, out proxy.Outlet) error {
 	acks := &acker{tracker: run.tracker, out: out, every: s.cfg.AckEvery, acked: func() {}}
 	var acking sync.WaitGroup
 	acking.Go(func() {
-		if err := acks.run(inner); err != nil {
-			cancel(err)
+		if failure := acks.run(inner); failure != nil {
+			cancel(failure)
 		}
 	})
 	err = run.run(inner)

@@ -156,8 +156,8 @@ func (s *LinkSink) exchange(
 		if (failures+1)%len(s.urls) != 0 {
 			continue // another node may do: ask it at once
 		}
-		if err := pause(ctx, max(backoff.Next(), got.retryAfter)); err != nil {
-			return reply{}, err
+		if !pause(ctx, max(backoff.Next(), got.retryAfter)) {
+			return reply{}, context.Cause(ctx)
 		}
 	}
 }

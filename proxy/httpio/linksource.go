@@ -67,7 +67,7 @@ func (s *LinkSource) Run(ctx context.Context, in proxy.Intake) error {
 func (s *LinkSource) Addr() net.Addr { return s.server.addr() }
 
 // Stats returns the counters; WithoutID stays 0.
-func (s *LinkSource) Stats() SourceStats { return s.stats.read() }
+func (s *LinkSource) Stats() SourceStats { return s.stats.read(s.server) }
 
 // Guarantee says what holds at this edge.
 func (*LinkSource) Guarantee() string {

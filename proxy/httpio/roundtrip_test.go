@@ -23,7 +23,10 @@ import (
 func awkward(r *rand.Rand, n int) []logbuffer.Tuple {
 	raw := func() []byte {
 		choice := [][]byte{
-			nil, {}, []byte("plain"), []byte(`{"a":"<b>"}`), []byte("null"), []byte("%"), []byte("ä\r\nb"), {0, 255, 1},
+			nil,
+			{},
+			[]byte("plain"), []byte(`{"a":"<b>"}`), []byte("null"), []byte("%"), []byte("ä\r\nb"),
+			{0, 255, 1},
 			[]byte(" space "), []byte(`"`), []byte("a&b=c"), []byte("1\n2"),
 		}
 		return choice[r.IntN(len(choice))]
@@ -39,7 +42,10 @@ func awkward(r *rand.Rand, n int) []logbuffer.Tuple {
 			tuples[i].Headers = append(tuples[i].Headers, logbuffer.Header{Key: names[r.IntN(len(names))], Value: raw()})
 		}
 		if json.Valid(tuples[i].Value) && r.IntN(2) == 0 {
-			tuples[i].Headers = append(tuples[i].Headers, logbuffer.Header{Key: "content-type", Value: []byte("application/json")})
+			tuples[i].Headers = append(tuples[i].Headers, logbuffer.Header{
+				Key:   "content-type",
+				Value: []byte("application/json"),
+			})
 		}
 	}
 	return tuples
@@ -57,7 +63,8 @@ func canonical(t *logbuffer.Tuple) string {
 		headers = append(headers, fmt.Sprintf("%q=%q/%v", h.Key, h.Value, h.Value == nil))
 	}
 	slices.Sort(headers)
-	return fmt.Sprintf("key %q/%v value %q/%v time %d headers %v", t.Key, t.Key == nil, t.Value, t.Value == nil, t.Time, headers)
+	return fmt.Sprintf("key %q/%v value %q/%v time %d headers %v", t.Key, t.Key == nil, t.Value, t.Value == nil, t.Time,
+		headers)
 }
 
 // What a tuple carries survives HTTP: from sink to source, one a POST and in batches of CloudEvents.
@@ -151,7 +158,12 @@ func TestBatchesAreDeduplicatedByTuple(t *testing.T) {
 func TestLinesOfOtherThings(t *testing.T) {
 	rig := newSinkRig(t, func(c *httpio.SinkConfig) { c.Batch, c.Format = 10, "ndjson" })
 	rig.log.Feed(logbuffer.Batch{Source: "test", Tuples: []logbuffer.Tuple{
-		{Value: []byte("{\n1}")}, {Value: []byte("[1,\n 2]")}, {Value: []byte("3")}, {}, {Value: []byte("5")}, {Value: []byte("6")},
+		{Value: []byte("{\n1}")},
+		{Value: []byte("[1,\n 2]")},
+		{Value: []byte("3")},
+		{},
+		{Value: []byte("5")},
+		{Value: []byte("6")},
 	}})
 	rig.start(t)
 	rig.wait(t, 6)
@@ -204,7 +216,10 @@ func TestOffsetList(t *testing.T) {
 			t.Fatalf("%v: %v, %v", h, got, err)
 		}
 	}
-	for _, bad := range []string{"2-1", "1-18446744073709551615", "x", "1,,2", "-", "1-2-3", "18446744073709551615-18446744073709551615,1"} {
+	for _, bad := range []string{
+		"2-1", "1-18446744073709551615", "x", "1,,2", "-", "1-2-3",
+		"18446744073709551615-18446744073709551615,1",
+	} {
 		if _, err := httpio.ListedKeys(http.Header{"Ftproxy-Lineage": {"l"}, "Ftproxy-Offsets": {bad}}, 3); err == nil {
 			t.Errorf("%q: accepted", bad)
 		}

@@ -52,6 +52,7 @@ type server struct {
 
 	mu    sync.Mutex
 	bound net.Addr
+	pair  *pair // nil without TLS
 }
 
 func newServer(listen string, t TLS, l limits, logger *slog.Logger) (*server, error) {
@@ -82,9 +83,17 @@ func (s *server) addr() net.Addr {
 	return s.bound
 }
 
+// certificateFailures returns how often certificate files could not be read again.
+func (s *server) certificateFailures() uint64 {
+	s.mu.Lock()
+	p := s.pair
+	s.mu.Unlock()
+	return p.failures()
+}
+
 // run serves until ctx ends. Then it stops to listen, lets the requests at work end within the grace, and returns nil.
 func (s *server) run(ctx context.Context, handler http.Handler) error {
-	config, _, err := s.tls.server()
+	config, pair, err := s.tls.server()
 	if err != nil {
 		return err
 	}
@@ -94,7 +103,7 @@ func (s *server) run(ctx context.Context, handler http.Handler) error {
 		return fmt.Errorf("listen on %s: %w; is another process on that port?", s.listen, err)
 	}
 	s.mu.Lock()
-	s.bound = inner.Addr()
+	s.bound, s.pair = inner.Addr(), pair
 	s.mu.Unlock()
 	listener := net.Listener(newGate(inner, s.limits.connections))
 	if config != nil {

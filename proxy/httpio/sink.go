@@ -115,7 +115,7 @@ func NewSink(c SinkConfig) (*Sink, error) {
 	case c.Batch > 1000:
 		return nil, fmt.Errorf("http sink: a batch of %d tuples is too large; at most 1000", c.Batch)
 	}
-	if err := c.TLS.check(); err != nil {
+	if err = c.TLS.check(); err != nil {
 		return nil, fmt.Errorf("http sink: %w", err)
 	}
 	c.orDefault()

@@ -1,167 +1,19 @@
 package httpio_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"ftproxy/logbuffer"
-	"ftproxy/proxy"
 	"ftproxy/proxy/httpio"
 	"ftproxy/proxy/proxytest"
 )
-
-// app is a downstream application in memory: it answers as it is told to and remembers what it was sent.
-type app struct {
-	mu       sync.Mutex
-	answer   func(d delivered) (status int, header http.Header, err error)
-	got      []delivered
-	busy     map[string]int // POSTs at work, by Ftproxy-Key
-	overlaps int
-	most     int
-}
-
-type delivered struct {
-	key, idem, body string
-	attempt         int
-	header          http.Header
-	at              time.Time
-}
-
-func (a *app) RoundTrip(r *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
-	}
-	attempt, err := strconv.Atoi(r.Header.Get("Ftproxy-Attempt"))
-	if err != nil {
-		return nil, err
-	}
-	d := delivered{
-		key: r.Header.Get("Ftproxy-Key"), idem: r.Header.Get("Idempotency-Key"), body: string(body),
-		attempt: attempt, header: r.Header, at: time.Now(),
-	}
-	a.mu.Lock()
-	a.got = append(a.got, d)
-	if a.busy[d.key]++; a.busy[d.key] > 1 {
-		a.overlaps++
-	}
-	total := 0
-	for _, n := range a.busy {
-		total += n
-	}
-	a.most = max(a.most, total)
-	answer := a.answer
-	a.mu.Unlock()
-	defer func() { a.mu.Lock(); defer a.mu.Unlock(); a.busy[d.key]-- }()
-	status, header, err := http.StatusOK, http.Header{}, error(nil)
-	if answer != nil {
-		status, header, err = answer(d)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader("said so"))}, nil
-}
-
-func (a *app) seen() []delivered {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return append([]delivered(nil), a.got...)
-}
-
-// sinkRig is a sink between a log in memory and an app in memory.
-type sinkRig struct {
-	log  *proxytest.Log
-	out  *proxytest.Outlet
-	app  *app
-	sink *httpio.Sink
-	stop func() error
-}
-
-func newSink(t testing.TB, change func(*httpio.SinkConfig)) *httpio.Sink {
-	t.Helper()
-	c := httpio.SinkConfig{Name: "app", URL: "http://app.test/in", Logger: slog.New(slog.DiscardHandler)}
-	if change != nil {
-		change(&c)
-	}
-	s, err := httpio.NewSink(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func newSinkRig(t *testing.T, change func(*httpio.SinkConfig), mutants ...string) *sinkRig {
-	t.Helper()
-	log := proxytest.NewLog("lin")
-	rig := &sinkRig{log: log, out: log.Outlet("app"), app: &app{busy: map[string]int{}}, sink: newSink(t, change)}
-	rig.sink.Mutate(mutants...)
-	rig.sink.Through(rig.app.RoundTrip)
-	return rig
-}
-
-func (r *sinkRig) start(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.sink.Run(ctx, r.out) }()
-	r.stop = sync.OnceValue(func() error { cancel(); return <-ended })
-	t.Cleanup(func() { _ = r.stop() })
-}
-
-// feed stores n tuples, keys as given in turn ("" is no key).
-func (r *sinkRig) feed(n int, keys ...string) {
-	batch := logbuffer.Batch{Source: "test", Partition: 3}
-	for i := range n {
-		t := logbuffer.Tuple{Value: fmt.Appendf(nil, `{"n":%d}`, i), Position: int64(i + 1)}
-		if k := keys[i%len(keys)]; k != "" {
-			t.Key = []byte(k)
-		}
-		batch.Tuples = append(batch.Tuples, t)
-		if len(batch.Tuples) == 7 || i == n-1 {
-			r.log.Feed(batch)
-			batch.Tuples = nil
-		}
-	}
-}
-
-func (r *sinkRig) wait(t *testing.T, n uint64) {
-	t.Helper()
-	if err := r.out.WaitAcked(proxytest.Within(t, 10*time.Minute), n); err != nil {
-		t.Fatalf("acked %d of %d: %v", r.out.Acked(), n, err)
-	}
-}
-
-// inOrder checks that the first deliveries of each key come in the order of their offsets.
-func inOrder(seen []delivered) error {
-	last := map[string]int{}
-	for _, d := range seen {
-		offset, err := strconv.Atoi(strings.TrimPrefix(d.idem, "lin/"))
-		if err != nil {
-			return err
-		}
-		if d.attempt == 1 && offset < last[d.key] {
-			return fmt.Errorf("key %q: offset %d came after %d", d.key, offset, last[d.key])
-		}
-		last[d.key] = max(last[d.key], offset)
-	}
-	return nil
-}
 
 func TestSinkDeliversInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -206,6 +58,7 @@ func TestMutantKeyPerAttempt(t *testing.T) {
 
 // keyIsStable fails each tuple twice, changes the tenure in between, and looks at the keys.
 func keyIsStable(t *testing.T, mutants ...string) (err error) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rig := newSinkRig(t, nil, mutants...)
 		rig.app.answer = func(d delivered) (int, http.Header, error) {
@@ -252,6 +105,7 @@ func TestMutantAckOutOfOrder(t *testing.T) {
 
 // acksAfterAnswer leaves key a unanswered while all others are delivered.
 func acksAfterAnswer(t *testing.T, mutants ...string) (err error) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rig := newSinkRig(t, nil, mutants...)
 		answered := make(chan struct{})
@@ -293,6 +147,7 @@ func TestMutantManyPerKey(t *testing.T) {
 }
 
 func overlapsOf(t *testing.T, mutants ...string) (overlaps int) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rig := newSinkRig(t, nil, mutants...)
 		rig.app.answer = func(delivered) (int, http.Header, error) { time.Sleep(time.Millisecond); return 200, nil, nil }
@@ -311,9 +166,22 @@ func TestSinkOutcomes(t *testing.T) {
 		attempts int // before an end, with MaxAttempts 5 and FinalAttempts 3
 		letter   bool
 	}{
-		{200, 1, false}, {299, 1, false}, {408, 5, true}, {425, 5, true}, {429, 5, true}, {500, 5, true}, {503, 5, true},
-		{0, 5, true}, {301, 3, true}, {304, 3, true}, {400, 3, true}, {404, 3, true}, {409, 3, true}, {413, 3, true},
-		{499, 3, true}, {799, 3, true},
+		{200, 1, false},
+		{299, 1, false},
+		{408, 5, true},
+		{425, 5, true},
+		{429, 5, true},
+		{500, 5, true},
+		{503, 5, true},
+		{0, 5, true},
+		{301, 3, true},
+		{304, 3, true},
+		{400, 3, true},
+		{404, 3, true},
+		{409, 3, true},
+		{413, 3, true},
+		{499, 3, true},
+		{799, 3, true},
 	} {
 		t.Run(strconv.Itoa(c.status), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -408,6 +276,7 @@ func TestMutantIgnoreRetryAfter(t *testing.T) {
 }
 
 func waitAfter429(t *testing.T, mutants ...string) (wait time.Duration) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rig := newSinkRig(t, nil, mutants...)
 		rig.app.answer = func(d delivered) (int, http.Header, error) {
@@ -487,9 +356,14 @@ func TestMutantLettersOnStop(t *testing.T) {
 
 // lettersAtStop ends the sink while POSTs hang, with as few attempts as can be.
 func lettersAtStop(t *testing.T, mutants ...string) (letters int) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rig := newSinkRig(t, func(s *httpio.SinkConfig) { s.MaxAttempts, s.FinalAttempts = 1, 1 }, mutants...)
-		rig.sink.Through(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() })
+		rig.sink.Through(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil,
+				r.Context().Err()
+		})
 		rig.feed(6, "a", "b", "")
 		rig.start(t)
 		synctest.Wait()
@@ -505,7 +379,11 @@ func lettersAtStop(t *testing.T, mutants ...string) (letters int) {
 func TestSinkFinishesWhatIsAtWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rig := newSinkRig(t, nil)
-		rig.app.answer = func(delivered) (int, http.Header, error) { time.Sleep(500 * time.Millisecond); return 200, nil, nil }
+		rig.app.answer = func(delivered) (int, http.Header, error) {
+			time.Sleep(500 * time.Millisecond)
+			return 200, nil,
+				nil
+		}
 		rig.feed(10, "a", "b")
 		rig.start(t)
 		time.Sleep(100 * time.Millisecond)
@@ -602,114 +480,4 @@ func TestSinkTenureEnds(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
-}
-
-func TestOutcomesDocument(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("# What an application's answers mean\n\nThe first row that fits counts. " +
-		"Waits grow from 0.1 s to 30 s, are shortened at random by up to half,\nand are never shorter than Retry-After asks. " +
-		"A sink that is stopped concludes nothing from a POST that it cuts off.\n\n" +
-		"| answer | the tuple is | because |\n|---|---|---|\n")
-	for _, o := range httpio.StatusTable() {
-		name, verdict, because := o.Row()
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, verdict, because)
-	}
-	have, err := os.ReadFile("OUTCOMES.md")
-	if err != nil || string(have) != b.String() {
-		t.Errorf("OUTCOMES.md (%v) should read:\n%s", err, b.String())
-	}
-}
-
-// Over a real connection: redirects are not followed, endless answers end, headers are as documented.
-func TestSinkOverTCP(t *testing.T) {
-	var mu sync.Mutex
-	paths := map[string]int{}
-	var first http.Header
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		paths[r.URL.Path]++
-		if first == nil {
-			first = r.Header.Clone()
-		}
-		mu.Unlock()
-		if r.Header.Get("Ftproxy-Key") == "moved" {
-			http.Redirect(w, r, "/else", http.StatusFound)
-			return
-		}
-		for range 100 {
-			if _, err := io.WriteString(w, strings.Repeat("x", 10_000)); err != nil {
-				return
-			}
-		}
-	}))
-	defer server.Close()
-	log := proxytest.NewLog("lin")
-	log.Feed(logbuffer.Batch{Source: "kafka/x/3", Partition: 3, Sink: "s", Tuples: []logbuffer.Tuple{
-		{
-			Key: []byte("a b"), Value: []byte("{}"), Time: 1700000000123, Position: 42,
-			Headers: []logbuffer.Header{
-				{Key: "content-type", Value: []byte("application/json")}, {Key: "traceparent", Value: []byte("00-ab")},
-				{Key: "Own", Value: []byte("ä")}, {Key: "null"},
-			},
-		},
-		{Key: []byte("moved"), Value: []byte("1")},
-	}})
-	out := log.Outlet("app")
-	s := newSink(t, func(c *httpio.SinkConfig) {
-		c.URL, c.MinWait, c.Authorization, c.EventType, c.Concurrency = server.URL+"/in", time.Millisecond, "Bearer x", "order", 1
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := s.Run(ctx, out); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := out.WaitAcked(proxytest.Within(t, 10*time.Second), 2); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	running.Wait()
-	if paths["/else"] > 0 || len(out.Letters()) != 1 {
-		t.Errorf("paths %v, letters %v", paths, out.Letters())
-	}
-	for name, want := range map[string]string{
-		"Ftproxy-Key": "a%20b", "Idempotency-Key": "lin/1", "Ftproxy-Attempt": "1", "Content-Type": "application/json",
-		"Traceparent": "00-ab", "Ftproxy-Header-%4fwn": "%C3%A4", "Ftproxy-Null": "header/null", "Authorization": "Bearer x",
-		"Ftproxy-Time": "1700000000123", "Ftproxy-Origin": "kafka/x/3@42", "Ftproxy-Sink": "s", "Ce-Id": "lin/1",
-		"Ce-Source": "/ftproxy/app", "Ce-Type": "order", "Ce-Specversion": "1.0", "Ce-Time": "2023-11-14T22:13:20.123Z",
-	} {
-		if got := first.Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
-	}
-	if lines, err := s.Check(t.Context()); err != nil || len(lines) != 2 {
-		t.Errorf("check: %v, %v", lines, err)
-	}
-	server.Close()
-	if _, err := s.Check(t.Context()); err == nil {
-		t.Error("check of an application that is not there")
-	}
-}
-
-func TestSinkConfig(t *testing.T) {
-	for name, change := range map[string]func(*httpio.SinkConfig){
-		"no name":     func(c *httpio.SinkConfig) { c.Name = "" },
-		"scheme":      func(c *httpio.SinkConfig) { c.URL = "ftp://x" },
-		"no host":     func(c *httpio.SinkConfig) { c.URL = "http://" },
-		"format":      func(c *httpio.SinkConfig) { c.Format = "xml" },
-		"batch":       func(c *httpio.SinkConfig) { c.Batch = 1001 },
-		"negative":    func(c *httpio.SinkConfig) { c.Window = -1 },
-		"missing pem": func(c *httpio.SinkConfig) { c.TLS.CAFile = "/nowhere" },
-	} {
-		c := httpio.SinkConfig{Name: "a", URL: "http://x/", Logger: slog.New(slog.DiscardHandler)}
-		change(&c)
-		if _, err := httpio.NewSink(c); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
-	}
-	var _ proxy.Sink = newSink(t, nil)
-	if a, b := newSink(t, nil).Guarantee(), newSink(t, func(c *httpio.SinkConfig) { c.Idempotent = true }).Guarantee(); !strings.HasPrefix(a, "rollback") || !strings.HasPrefix(b, "precise") {
-		t.Errorf("%s / %s", a, b)
-	}
 }

@@ -38,8 +38,8 @@ type SourceConfig struct {
 	Logger                       *slog.Logger
 }
 
-// Source takes tuples by POST. A request is one batch: it is admitted whole or not at all, and answered 200 once a quorum
-// has it.
+// Source takes tuples by POST. A request is one batch: it is admitted whole or not at all, and answered 200 once a
+// quorum has it.
 //
 //	POST ─▶ headers ─▶ body ─▶ split ─▶ ids ─▶ Intake.Append ─▶ 200 {"admitted": 3, "duplicates": 1}
 //	          400       408      400             │                409 gap   410 session   413 too large
@@ -56,16 +56,19 @@ type SourceStats struct {
 	Requests, Refused, Unknown uint64
 	// Admitted, Duplicates and WithoutID count tuples.
 	Admitted, Duplicates, WithoutID uint64
+	// CertificateFailures counts the times that changed TLS files could not be read; the former ones stay in use.
+	CertificateFailures uint64
 }
 
 type sourceCounters struct {
 	requests, refused, unknown, admitted, duplicates, withoutID atomic.Uint64
 }
 
-func (c *sourceCounters) read() SourceStats {
+func (c *sourceCounters) read(s *server) SourceStats {
 	return SourceStats{
 		Requests: c.requests.Load(), Refused: c.refused.Load(), Unknown: c.unknown.Load(),
 		Admitted: c.admitted.Load(), Duplicates: c.duplicates.Load(), WithoutID: c.withoutID.Load(),
+		CertificateFailures: s.certificateFailures(),
 	}
 }
 
@@ -112,7 +115,7 @@ func (s *Source) Run(ctx context.Context, in proxy.Intake) error {
 func (s *Source) Addr() net.Addr { return s.server.addr() }
 
 // Stats returns the counters.
-func (s *Source) Stats() SourceStats { return s.stats.read() }
+func (s *Source) Stats() SourceStats { return s.stats.read(s.server) }
 
 // Guarantee says what holds at this edge.
 func (s *Source) Guarantee() string {
@@ -234,7 +237,7 @@ func (s *Source) batchOf(r *http.Request, body []byte) (logbuffer.Batch, int, er
 	if err != nil {
 		return batch, 0, err
 	}
-	carried, err := readCarried(r.Header)
+	with, err := readCarried(r.Header)
 	if err != nil {
 		return batch, 0, err
 	}
@@ -242,14 +245,14 @@ func (s *Source) batchOf(r *http.Request, body []byte) (logbuffer.Batch, int, er
 		return batch, 0, err
 	}
 	for i := range batch.Tuples {
-		if err := carried.dress(f, &batch.Tuples[i]); err != nil {
+		if err = with.dress(f, &batch.Tuples[i]); err != nil {
 			return batch, 0, err
 		}
 	}
-	if err := number(r.Header, &batch); err != nil {
+	if err = number(r.Header, &batch); err != nil {
 		return batch, 0, err
 	}
-	missing := 0
+	var missing int
 	batch.IDs, missing, err = idsOf(s.cfg.Name, s.cfg.Dedup, r.Header, f, batch.Tuples)
 	return batch, missing, err
 }

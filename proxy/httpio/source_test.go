@@ -21,7 +21,7 @@ import (
 	"ftproxy/proxy/proxytest"
 )
 
-func rule(t testing.TB, text string) proxy.IDRule {
+func rule(t *testing.T, text string) proxy.IDRule {
 	t.Helper()
 	r, err := proxy.ParseIDRule(text)
 	if err != nil {
@@ -30,7 +30,7 @@ func rule(t testing.TB, text string) proxy.IDRule {
 	return r
 }
 
-func newSource(t testing.TB, change func(*httpio.SourceConfig)) *httpio.Source {
+func newSource(t *testing.T, change func(*httpio.SourceConfig)) *httpio.Source {
 	t.Helper()
 	c := httpio.SourceConfig{
 		Name: "orders", Listen: "127.0.0.1:0", Path: "/orders", Dedup: rule(t, "header:Idempotency-Key"),
@@ -57,7 +57,7 @@ type answered struct {
 	}
 }
 
-func post(t testing.TB, h http.Handler, target, body string, headers ...string) answered {
+func post(t *testing.T, h http.Handler, target, body string, headers ...string) answered {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body))
 	for i := 0; i+1 < len(headers); i += 2 {
@@ -96,7 +96,8 @@ func show(tuples []logbuffer.Tuple) string {
 
 func TestSourceForms(t *testing.T) {
 	const jsonType, lines = "application/json", "application/x-ndjson"
-	event := `{"specversion":"1.0","id":"7","source":"/s","type":"t","partitionkey":"k","time":"2024-01-02T03:04:05.678Z",` +
+	event := `{"specversion":"1.0","id":"7","source":"/s","type":"t","partitionkey":"k",` +
+		`"time":"2024-01-02T03:04:05.678Z",` +
 		`"n":5,"data":{"a":1}}`
 	for _, c := range []struct {
 		name, query, body string
@@ -110,42 +111,81 @@ func TestSourceForms(t *testing.T) {
 		{"null", "", "", []string{"Ftproxy-Null", "value, header/x"}, 200, "null x=\n"},
 		{"null with body", "", "x", []string{"Ftproxy-Null", "value"}, 400, ""},
 		{"null of what", "", "", []string{"Ftproxy-Null", "nothing"}, 400, ""},
-		{"key and headers", "", "v", []string{"Ftproxy-Key", "a%20b", "Ftproxy-Header-X-Y", "1%25", "traceparent", "00-ab", "Accept", "*"},
-			200, "a b:v x-y=1% traceparent=00-ab\n"},
+		{
+			"key and headers", "", "v",
+			[]string{"Ftproxy-Key", "a%20b", "Ftproxy-Header-X-Y", "1%25", "traceparent", "00-ab", "Accept", "*"},
+			200, "a b:v x-y=1% traceparent=00-ab\n",
+		},
 		{"bad escape", "", "v", []string{"Ftproxy-Key", "100%"}, 400, ""},
 		{"array is one tuple", "", `[1,2]`, []string{"Content-Type", jsonType}, 200, "[1,2] content-type=application/json\n"},
-		{"split array", "?split=array", ` [1, {"a":[2,"],"]} ,"x\\\""] `, []string{"Content-Type", jsonType}, 200,
+		{
+			"split array", "?split=array", ` [1, {"a":[2,"],"]} ,"x\\\""] `,
+			[]string{"Content-Type", jsonType},
+			200,
 			"1 content-type=application/json\n{\"a\":[2,\"],\"]} content-type=application/json\n" +
-				"\"x\\\\\\\"\" content-type=application/json\n"},
+				"\"x\\\\\\\"\" content-type=application/json\n",
+		},
 		{"split object", "?split=array", `{"a":1}`, []string{"Content-Type", jsonType}, 400, ""},
 		{"split text", "?split=array", `a`, []string{"Content-Type", "text/plain"}, 415, ""},
 		{"split lines", "?split=lines", `[1]`, []string{"Content-Type", jsonType}, 400, ""},
 		{"empty array", "?split=array", `[]`, []string{"Content-Type", jsonType}, 200, ""},
-		{"lines", "", "{\"a\":1}\r\n\n2", []string{"Content-Type", lines}, 200,
-			"{\"a\":1} content-type=application/json\n2 content-type=application/json\n"},
+		{
+			"lines", "", "{\"a\":1}\r\n\n2",
+			[]string{"Content-Type", lines},
+			200,
+			"{\"a\":1} content-type=application/json\n2 content-type=application/json\n",
+		},
 		{"bad line", "", "1\n{\n3\n", []string{"Content-Type", lines}, 400, ""},
 		{"not json", "", `{"a":`, []string{"Content-Type", jsonType}, 400, ""},
 		{"not json array", "?split=array", `[1,`, []string{"Content-Type", jsonType}, 400, ""},
 		{"too many lines", "", strings.Repeat("1\n", 101), []string{"Content-Type", lines}, 413, ""},
-		{"too many elements", "?split=array", "[1" + strings.Repeat(",1", 100) + "]", []string{"Content-Type", jsonType}, 413, ""},
+		{
+			"too many elements", "?split=array", "[1" + strings.Repeat(",1", 100) + "]",
+			[]string{"Content-Type", jsonType},
+			413, "",
+		},
 		{"too large", "", strings.Repeat("x", 64<<10+1), nil, 413, ""},
 		{"as large as may be", "", strings.Repeat("x", 64<<10), nil, 200, strings.Repeat("x", 64<<10) + "\n"},
 		{"multipart", "", "x", []string{"Content-Type", "multipart/form-data; boundary=x"}, 415, ""},
 		{"bad type", "", "x", []string{"Content-Type", "a/b/c"}, 415, ""},
 		{"gzip", "", "x", []string{"Content-Encoding", "gzip"}, 415, ""},
-		{"event", "", event, []string{"Content-Type", "application/cloudevents+json; charset=utf-8"}, 200,
-			"k:{\"a\":1} ce-id=7 ce-n=5 ce-source=/s ce-specversion=1.0 ce-time=2024-01-02T03:04:05.678Z ce-type=t content-type=application/json\n"},
-		{"events", "", "[" + `{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AAE=","datacontenttype":"a/b"}` + "]",
-			[]string{"Content-Type", "application/cloudevents-batch+json"}, 200,
-			"\x00\x01 ce-id=1 ce-source=/s ce-specversion=1.0 ce-type=t content-type=a/b\n"},
-		{"event without id", "", `{"specversion":"1.0","source":"/s","type":"t"}`, []string{"Content-Type", "application/cloudevents+json"}, 400, ""},
-		{"event with both", "", `{"specversion":"1.0","id":"1","source":"/s","type":"t","data":1,"data_base64":"AA=="}`,
-			[]string{"Content-Type", "application/cloudevents+json"}, 400, ""},
+		{
+			"event", "", event,
+			[]string{"Content-Type", "application/cloudevents+json; charset=utf-8"},
+			200,
+			"k:{\"a\":1} ce-id=7 ce-n=5 ce-source=/s ce-specversion=1.0 ce-time=2024-01-02T03:04:05.678Z " +
+				"ce-type=t content-type=application/json\n",
+		},
+		{
+			"events", "",
+			"[" + `{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AAE=","datacontenttype":"a/b"}` + "]",
+			[]string{"Content-Type", "application/cloudevents-batch+json"},
+			200,
+			"\x00\x01 ce-id=1 ce-source=/s ce-specversion=1.0 ce-type=t content-type=a/b\n",
+		},
+		{"event without id", "", `{"specversion":"1.0","source":"/s","type":"t"}`, []string{
+			"Content-Type",
+			"application/cloudevents+json",
+		}, 400, ""},
+		{
+			"event with both", "", `{"specversion":"1.0","id":"1","source":"/s","type":"t","data":1,"data_base64":"AA=="}`,
+			[]string{"Content-Type", "application/cloudevents+json"},
+			400, "",
+		},
 		{"event avro", "", "x", []string{"Content-Type", "application/cloudevents+avro"}, 415, ""},
-		{"second event bad", "", "[" + event + `,{"specversion":"1.0"}]`, []string{"Content-Type", "application/cloudevents-batch+json"}, 400, ""},
-		{"binary event", "", "v", []string{"Content-Type", "text/plain", "ce-specversion", "1.0", "ce-id", "1", "ce-source", "/s",
-			"ce-type", "t%20u", "ce-partitionkey", "pk"}, 200,
-			"pk:v ce-id=1 ce-source=/s ce-specversion=1.0 ce-type=t u content-type=text/plain\n"},
+		{"second event bad", "", "[" + event + `,{"specversion":"1.0"}]`, []string{
+			"Content-Type",
+			"application/cloudevents-batch+json",
+		}, 400, ""},
+		{
+			"binary event", "", "v",
+			[]string{
+				"Content-Type", "text/plain", "ce-specversion", "1.0", "ce-id", "1", "ce-source", "/s",
+				"ce-type", "t%20u", "ce-partitionkey", "pk",
+			},
+			200,
+			"pk:v ce-id=1 ce-source=/s ce-specversion=1.0 ce-type=t u content-type=text/plain\n",
+		},
 		{"binary event incomplete", "", "v", []string{"ce-specversion", "1.0", "ce-id", "1"}, 400, ""},
 		{"unknown sink", "", "v", []string{"Ftproxy-Sink", "nobody"}, 400, ""},
 		{"known sink", "", "v", []string{"Ftproxy-Sink", "audit"}, 200, "v\n"},
@@ -153,7 +193,11 @@ func TestSourceForms(t *testing.T) {
 		{"session alone", "", "v", []string{"Ftproxy-Session", "s"}, 400, ""},
 		{"position 0", "", "v", []string{"Ftproxy-Session", "s", "Ftproxy-Position", "0"}, 400, ""},
 		{"unknown session", "", "v", []string{"Ftproxy-Session", "s", "Ftproxy-Position", "1"}, 410, ""},
-		{"bad offsets", "", "1\n2\n", []string{"Content-Type", lines, "Ftproxy-Lineage", "l", "Ftproxy-Offsets", "1-3"}, 400, ""},
+		{
+			"bad offsets", "", "1\n2\n",
+			[]string{"Content-Type", lines, "Ftproxy-Lineage", "l", "Ftproxy-Offsets", "1-3"},
+			400, "",
+		},
 		{"other path", "/../else", "v", nil, 404, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -284,7 +328,8 @@ func TestSourceFull(t *testing.T) {
 	log := proxytest.NewLog("lin")
 	h := newSource(t, func(c *httpio.SourceConfig) { c.Deadline = 20 * time.Millisecond }).Handler(log)
 	log.SetFull(true)
-	if got := post(t, h, "/orders", "v"); got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
+	if got := post(t, h, "/orders",
+		"v"); got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
 		t.Errorf("%+v", got)
 	}
 	log.SetFull(false)
@@ -294,7 +339,7 @@ func TestSourceFull(t *testing.T) {
 }
 
 // serve runs a source on a real listener until the test ends.
-func serve(t testing.TB, s *httpio.Source, log *proxytest.Log) (addr string, stop func() error) {
+func serve(t *testing.T, s *httpio.Source, log *proxytest.Log) (addr string, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -306,7 +351,7 @@ func serve(t testing.TB, s *httpio.Source, log *proxytest.Log) (addr string, sto
 	return s.Addr().String(), stop
 }
 
-func dial(t testing.TB, addr, text string) net.Conn {
+func dial(t *testing.T, addr, text string) net.Conn {
 	t.Helper()
 	var d net.Dialer
 	conn, err := d.DialContext(t.Context(), "tcp", addr)
@@ -323,7 +368,7 @@ func dial(t testing.TB, addr, text string) net.Conn {
 	return conn
 }
 
-func statusOf(t testing.TB, conn net.Conn) int {
+func statusOf(t *testing.T, conn net.Conn) int {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {

@@ -109,9 +109,7 @@ func (a *acker) run(ctx context.Context) error {
 		if err := a.flush(ctx); err != nil {
 			return err
 		}
-		if pause(ctx, a.every) != nil {
-			return nil
-		}
+		pause(ctx, a.every)
 	}
 }
 
@@ -160,14 +158,14 @@ func (a *acker) commit(ctx context.Context, ack logbuffer.Ack) error {
 	}
 }
 
-// pause waits for d, or returns the cause if ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
+// pause waits for d; it returns early, and false, if ctx ends.
+func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
+		return true
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false
 	}
 }

@@ -7,16 +7,16 @@ import (
 )
 
 // Within returns a context that ends after d: the deadline of a test that waits for conditions.
-func Within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
+func Within(tb testing.TB, d time.Duration) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), d)
+	tb.Cleanup(cancel)
 	return ctx
 }
 
 // Until calls ok every few milliseconds until it is true, and fails the test if that takes longer than d.
-func Until(t testing.TB, d time.Duration, what string, ok func() bool) {
-	t.Helper()
+func Until(tb testing.TB, d time.Duration, what string, ok func() bool) {
+	tb.Helper()
 	deadline := time.NewTimer(d)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -25,7 +25,7 @@ func Until(t testing.TB, d time.Duration, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			t.Fatalf("after %s still waiting for: %s", d, what)
+			tb.Fatalf("after %s still waiting for: %s", d, what)
 		}
 	}
 }
