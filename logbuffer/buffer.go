@@ -401,5 +401,6 @@ func (b *Buffer) assert() {
 
 func (b *Buffer) contradiction(reader string) {
 	panic(fmt.Sprintf(
-		"logbuffer: %s contradicts itself (reader %q): trimmed %v, needed %d, spilled %v, tail %v+%d, end %v", b.name, reader, b.trimmed, b.needed, b.spilled, b.tail.from, b.tail.n, b.end))
+		"logbuffer: %s contradicts itself (reader %q): trimmed %v, needed %d, spilled %v, tail %v+%d, end %v",
+		b.name, reader, b.trimmed, b.needed, b.spilled, b.tail.from, b.tail.n, b.end))
 }

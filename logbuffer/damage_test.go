@@ -116,11 +116,11 @@ func TestMissingAndShortFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	node.data = whole[:len(whole)-300] // after the restore
-	if _, err := drain(b, "all"); !errors.Is(err, logbuffer.ErrCorrupt) || !strings.Contains(err.Error(), names[1]) {
+	if _, err = drain(b, "all"); !errors.Is(err, logbuffer.ErrCorrupt) || !strings.Contains(err.Error(), names[1]) {
 		t.Errorf("short while it is read: %v", err)
 	}
 	delete(disk.files, names[1])
-	if _, err := b.Locate("all", b.Cursors().Readers[0].Acked, 1<<20).Load(); !errors.Is(err, logbuffer.ErrCorrupt) ||
+	if _, err = b.Locate("all", b.Cursors().Readers[0].Acked, 1<<20).Load(); !errors.Is(err, logbuffer.ErrCorrupt) ||
 		!strings.Contains(err.Error(), "missing") {
 		t.Errorf("missing while it is read: %v", err)
 	}

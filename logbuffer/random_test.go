@@ -134,8 +134,11 @@ func (s *sim) randomOp() op {
 		return op{kind: 2, n: n}
 	}
 	all := []logbuffer.Reader{
-		{Name: "all"}, {Name: "ra", Sinks: []string{"a"}}, {Name: "rb", Sinks: []string{"b"}},
-		{Name: "rab", Sinks: []string{"a", "b"}}, {Name: "ra", Sinks: []string{"a", "c"}},
+		{Name: "all"},
+		{Name: "ra", Sinks: []string{"a"}},
+		{Name: "rb", Sinks: []string{"b"}},
+		{Name: "rab", Sinks: []string{"a", "b"}},
+		{Name: "ra", Sinks: []string{"a", "c"}},
 	}
 	s.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	var rs []logbuffer.Reader

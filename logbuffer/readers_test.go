@@ -106,8 +106,8 @@ func TestReaderWithoutPending(t *testing.T) {
 	if r, _ := b.Reader("k"); r.Acked != confirmed || r.Hash != hash || r.PendingTuples != 1 || !r.EverAcked {
 		t.Errorf("%+v", r)
 	}
-	if got, ok, err := b.HashAt(confirmed); !ok || err != nil || got != hash {
-		t.Errorf("the hash at the confirmed offset is gone: %v", err)
+	if h, found, e := b.HashAt(confirmed); !found || e != nil || h != hash {
+		t.Errorf("the hash at the confirmed offset is gone: %v", e)
 	}
 	got, err := b.Locate("k", confirmed, 1000).Load()
 	if err != nil || len(got) != 1 || got[0].First != first || !got[0].Boundary {

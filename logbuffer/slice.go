@@ -130,8 +130,8 @@ func (b *Buffer) copyTail(r *reader, after, maxBytes uint64) (out []Stored, lead
 }
 
 // Load returns the batches; it may run outside the owner's lock, concurrently with everything. It reads files and
-// checks what it reads. An error wraps ErrTrimmed if the part was trimmed meanwhile, ErrCorrupt or ErrVersion if a file is
-// missing, too short or damaged.
+// checks what it reads. An error wraps ErrTrimmed if the part was trimmed meanwhile, ErrCorrupt or ErrVersion if a file
+// is missing, too short or damaged.
 func (s Slice) Load() ([]Stored, error) {
 	if s.err != nil {
 		return nil, s.err

@@ -30,7 +30,8 @@ type Rule uint8
 const (
 	// RuleNone is for a source without positions; only ids, if any, are judged.
 	RuleNone Rule = iota
-	// RuleSparse says that positions ascend and may have holes (Kafka offsets); what is at or below the last one is a duplicate.
+	// RuleSparse says that positions ascend and may have holes (Kafka offsets); what is at or below the last one is a
+	// duplicate.
 	RuleSparse
 	// RuleDense says that the client numbers positions without holes, from 1; at or below the last one is a duplicate,
 	// last+1 is admitted, anything above is a gap and refused whole.
