@@ -2,9 +2,9 @@
 // with cursors, and segment files for what does not fit into memory. It is deterministic: no clock, no goroutine, no
 // network, no log; files only through FS. The design is in ARCHITECTURE.md, "The log buffer".
 //
-//	Append ─▶ ┌─────────┬──────────────────────────────┬───────────────┐
+//	Append ─▶ ┌─────────┬───────────────────────────────┬───────────────┐
 //	          │ trimmed │ segment files, sealed or open │ tail (memory) │ ─Locate▶ Slice ─Load▶ []Stored
-//	Ack ────▶ └─────────┴──────────────────────────────┴───────────────┘
+//	Ack ────▶ └─────────┴───────────────────────────────┴───────────────┘
 //	          Seal + AppendManifest ─▶ RestoreBuffer
 //
 // The files, bottom up:
