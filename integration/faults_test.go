@@ -82,7 +82,7 @@ func (d *driver) run() {
 	d.t.Helper()
 	d.longest = make(map[string]time.Duration)
 	events, total := d.events(), d.plan.tuples*partitions
-	share := total / int64(len(events)+1)
+	share := d.plan.tuples / int64(len(events)+1) * partitions // whole rounds over the partitions
 	for i, e := range events {
 		before := int64(i) * share
 		d.gates <- before + share

@@ -16,19 +16,24 @@ import (
 
 // options are the flags of this package's tests.
 type options struct {
-	full *bool
-	seed *uint64
+	full   *bool
+	seed   *uint64
+	binary *string
 }
 
 //nolint:gochecknoglobals // flags of a test binary have to exist before the tests do
 var flags = options{
-	full: flag.Bool("full", false, "run the fault scenarios in full length"),
-	seed: flag.Uint64("seed", 1, "seed of faults and replays"),
+	full:   flag.Bool("full", false, "run the fault scenarios in full length"),
+	seed:   flag.Uint64("seed", 1, "seed of faults and replays"),
+	binary: flag.String("binary", "", "the ftproxy to test; empty: the one that is built from this tree"),
 }
 
 // binary builds ftproxy once for all tests of a run and returns its path.
 func binary(t *testing.T) string {
 	t.Helper()
+	if *flags.binary != "" {
+		return *flags.binary
+	}
 	path, err := build()
 	if err != nil {
 		t.Fatal(err)
@@ -38,24 +43,23 @@ func binary(t *testing.T) string {
 
 //nolint:gochecknoglobals // one build for all tests of the package
 var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "ftproxy-integration-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "ftproxy")
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("ftproxy-under-test-%d", os.Getpid()))
 	command := exec.CommandContext(context.Background(), "go", "build", "-o", path, "ftproxy/cmd/ftproxy")
-	out, err := command.CombinedOutput()
-	if err != nil {
+	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
+	built = path
 	return path, nil
 })
+
+//nolint:gochecknoglobals // what TestMain has to remove
+var built string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
-	if path, err := build(); err == nil {
-		if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+	if built != "" {
+		if err := os.Remove(built); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -73,7 +77,7 @@ func within(t *testing.T, limit time.Duration, what string, done func() bool) {
 	}
 }
 
-// replicas prepares the replicas of one ftproxy, not yet started, that end with the test. Logs of a failed test stay.
+// replicas prepares the replicas of one ftproxy, not yet started, that end with the test. If it fails, they have the last word.
 func replicas(t *testing.T, c fleet.Config) *fleet.Fleet {
 	t.Helper()
 	c.Binary = binary(t)
@@ -83,5 +87,12 @@ func replicas(t *testing.T, c fleet.Config) *fleet.Fleet {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.Kill)
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, r := range f.Replicas {
+				t.Logf("last lines of %s:\n%s", r.Node, r.Tail(15))
+			}
+		}
+	})
 	return f
 }

@@ -31,9 +31,11 @@ type relay struct {
 }
 
 // newRelay starts Kafka and prepares an upstream that writes the topic "in" of it.
-func newRelay(t *testing.T) *relay {
+func newRelay(t *testing.T, p plan) *relay {
 	t.Helper()
-	p := planned()
+	if testing.Short() {
+		t.Skip("takes a minute and a Kafka")
+	}
 	broker := kafka(t, "in", "out")
 	// One more than there are faults at most, so that opening a gate never waits.
 	opened := make(chan int64, 64)
@@ -79,6 +81,11 @@ func (r *relay) run(arrived func() int64) {
 	if r.upstream.Repeated() < r.plan.tuples*partitions/10 {
 		r.t.Fatalf("only %d of %d tuples were repeated", r.upstream.Repeated(), r.plan.tuples*partitions)
 	}
+}
+
+// stop ends all replicas in an orderly way, which must be possible now.
+func (r *relay) stop() {
+	r.t.Helper()
 	for _, f := range r.fleets {
 		if err := f.Stop(forReplica); err != nil {
 			r.t.Errorf("orderly end: %v", err)
@@ -119,29 +126,44 @@ func (r *relay) judge(v checker.Verdict) {
 }
 
 func TestKafkaToKafkaUnderFaults(t *testing.T) {
-	r := newRelay(t)
+	r := newRelay(t, planned())
 	f := r.add("relay", "kafka://"+r.broker.Addr+"/in", "kafka://"+r.broker.Addr+"/out?replication=1",
 		map[string]string{"DEDUP": "header:" + topic.IDHeader})
 	r.run(r.delivered(f))
+	r.stop()
 	r.judge(audit(t, r.broker, "out", r.plan.tuples))
 }
 
+// TestMutantWithoutIDs shows that the runs above do contain repetitions, and that they would be seen.
+func TestMutantWithoutIDs(t *testing.T) {
+	r := newRelay(t, plan{tuples: 2_000, rate: 4_000})
+	f := r.add("relay", "kafka://"+r.broker.Addr+"/in", "kafka://"+r.broker.Addr+"/out?replication=1", nil)
+	r.run(r.delivered(f))
+	r.flow("and all repetitions", r.plan.tuples*partitions+r.upstream.Repeated())
+	verdict := audit(t, r.broker, "out", r.plan.tuples)
+	if verdict.Lost+verdict.Torn+verdict.Reordered != 0 || verdict.Duplicated != r.upstream.Repeated() {
+		t.Fatalf("%d tuples were repeated; %v", r.upstream.Repeated(), verdict)
+	}
+}
+
 func TestKafkaToHTTPUnderFaults(t *testing.T) {
-	r := newRelay(t)
+	r := newRelay(t, planned())
 	address, file, count := downstream(t)
 	r.add("relay", "kafka://"+r.broker.Addr+"/in", "http://"+address+"/tuples?batch=200&format=ndjson",
 		map[string]string{"DEDUP": "header:" + topic.IDHeader, "SINK_IDEMPOTENT": "true"})
 	r.run(count)
+	r.stop()
 	r.judge(judgeFile(t, file, r.plan.tuples))
 }
 
 func TestTwoInARowUnderFaults(t *testing.T) {
-	r := newRelay(t)
+	r := newRelay(t, planned())
 	second := r.add("second", "ftproxy://127.0.0.1:PORT", "kafka://"+r.broker.Addr+"/out?replication=1", nil)
 	link := fleet.LoopbackAddr(second.Replicas[0].SourcePort)
 	r.add("first", "kafka://"+r.broker.Addr+"/in", "ftproxy://"+link,
 		map[string]string{"DEDUP": "header:" + topic.IDHeader})
 	r.run(r.delivered(second))
+	r.stop()
 	r.judge(audit(t, r.broker, "out", r.plan.tuples))
 }
 

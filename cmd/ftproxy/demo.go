@@ -38,6 +38,10 @@ type demoCmd struct {
 	Target []string `hidden:""`
 	Listen string   `hidden:""`
 	File   string   `hidden:""`
+
+	// What tests change: another program than this one, and a protection that is missing.
+	binary string
+	mutant struct{ noDedup bool }
 }
 
 const (
@@ -122,9 +126,16 @@ type demo struct {
 }
 
 func newDemo(ctx context.Context, c *demoCmd, dir string, out io.Writer) (*demo, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+	self := c.binary
+	if self == "" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	dedup := "json:/id"
+	if c.mutant.noDedup {
+		dedup = "none"
 	}
 	ports, err := fleet.FreePorts(ctx, 1)
 	if err != nil {
@@ -139,7 +150,7 @@ func newDemo(ctx context.Context, c *demoCmd, dir string, out io.Writer) (*demo,
 		Replicas: c.Replicas,
 		Source:   "http://127.0.0.1:PORT" + demoPath,
 		Sink:     "http://" + listen + demoPath + "?batch=200&format=ndjson",
-		Env:      map[string]string{"DEDUP": "json:/id", "SINK_IDEMPOTENT": "true"},
+		Env:      map[string]string{"DEDUP": dedup, "SINK_IDEMPOTENT": "true"},
 	})
 	if err != nil {
 		return nil, err

@@ -105,11 +105,7 @@ func (d *demo) explain(err error) error {
 		return err
 	}
 	for _, r := range d.fleet.Replicas {
-		if text, readErr := os.ReadFile(r.Log); readErr == nil {
-			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-			_, _ = fmt.Fprintf(d.out.out, "last lines of %s:\n  %s\n", r.Node,
-				strings.Join(lines[max(0, len(lines)-8):], "\n  "))
-		}
+		_, _ = fmt.Fprintf(d.out.out, "last lines of %s:\n%s\n", r.Node, r.Tail(10))
 	}
 	return err
 }

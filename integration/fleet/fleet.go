@@ -196,6 +196,16 @@ func (r *Replica) Kill() {
 	}
 }
 
+// Tail returns the last lines of the replica's log.
+func (r *Replica) Tail(lines int) string {
+	text, err := os.ReadFile(r.Log)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
 // Stop ends the replica in an orderly way; see Process.Stop.
 func (r *Replica) Stop(patience time.Duration) error {
 	p := r.Process()
