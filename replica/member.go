@@ -249,43 +249,54 @@ func (s seeking) allAnswered() course {
 	}
 }
 
-// patience is how many times in a row the data must look lost before a node gives up: answers of one round are not of
-// one moment.
-const patience = 5
+// A node gives up when the data has looked lost for lostElections election time-outs: answers of one round are not of one
+// moment. It goes on to answer for lingerElections more, so that the others come to the same end.
+const (
+	lostElections   = 10
+	lingerElections = 20
+)
 
 // seek finds the group, and returns when this node may start Raft. Its error ends the node.
 func (n *Node) seek(ctx context.Context) error {
-	lost := 0
+	var lost time.Time // since when the data looks lost
 	for {
 		s := n.survey(ctx)
 		next := s.decide()
-		var err error
 		switch next.do {
 		case courseBootstrap:
 			return n.bootstrap(s)
 		case courseFollow:
 			return n.adopt(next.lineage)
 		case courseJoin:
-			var admitted answer
-			if admitted, err = n.ask(ctx, next.to, question{Ask: askJoin}); err == nil {
+			admitted, err := n.ask(ctx, next.to, question{Ask: askJoin})
+			if err == nil {
 				return n.adopt(admitted.Lineage)
 			}
 			next.why = fmt.Sprintf("asking %s to be admitted: %v", next.to.name(), err)
 		case courseWait, courseLost:
 		}
-		if next.do != courseLost {
-			lost = 0
-		} else if lost++; lost >= patience {
-			if s.quarantined {
-				return fmt.Errorf("%w: %s", n.damage, next.why)
-			}
-			return fmt.Errorf("%w: %s", ErrNoQuorum, next.why)
+		switch {
+		case next.do != courseLost:
+			lost = time.Time{}
+		case lost.IsZero():
+			lost = time.Now()
+		case time.Since(lost) >= lostElections*n.config.ElectionTimeout && s.quarantined:
+			return n.giveUp(ctx, fmt.Errorf("%w: %s", n.damage, next.why))
+		case time.Since(lost) >= lostElections*n.config.ElectionTimeout:
+			return n.giveUp(ctx, fmt.Errorf("%w: %s", ErrNoQuorum, next.why))
 		}
 		n.waitsFor(next.why)
 		if !wait(ctx, n.config.ElectionTimeout/2) {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// giveUp returns err after a time in which the node still answers the others.
+func (n *Node) giveUp(ctx context.Context, err error) error {
+	n.waitsFor(err.Error())
+	wait(ctx, lingerElections*n.config.ElectionTimeout)
+	return err
 }
 
 // survey asks all other peers at once.

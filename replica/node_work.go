@@ -196,36 +196,34 @@ func (n *Node) noteInstall(to raft.ServerID, index uint64, times int) {
 
 // watchGroup learns the leader's admin address, and finds out when waiting for a leader is in vain.
 func (n *Node) watchGroup(ctx context.Context) {
-	lonely := 0
+	heard := time.Now() // when a leader was known, or a look at the group gave hope
 	for {
 		next := n.turn.next()
 		leader := n.leaderID()
 		if leader != "" {
-			lonely = 0
+			heard = time.Now()
 			n.learnAdmin(ctx, leader)
-		} else if lonely++; lonely > patience && len(n.config.Peers) > 1 {
-			if err := n.survey(ctx).hopeless(n.core.LastIndex()); err != nil {
-				if lonely > 3*patience {
-					n.fail(err)
-					return
-				}
-			} else {
-				lonely = 0
+		} else if time.Since(heard) >= lostElections*n.config.ElectionTimeout {
+			err := n.survey(ctx).hopeless(n.describe())
+			if err == nil {
+				heard = time.Now().Add(-lostElections * n.config.ElectionTimeout / 2)
+			} else if time.Since(heard) >= 2*lostElections*n.config.ElectionTimeout && ctx.Err() == nil {
+				n.fail(n.giveUp(ctx, err))
+				return
 			}
 		}
-		timer := time.NewTimer(2 * n.config.ElectionTimeout)
+		if leader == "" {
+			next = nil // elections that fail are no news
+		}
+		timer := time.NewTimer(n.config.ElectionTimeout)
 		select {
 		case <-next:
-			if leader == "" {
-				continue
-			}
 		case <-timer.C:
 		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
+			timer.Stop()
 			return
 		}
+		timer.Stop()
 	}
 }
 
@@ -245,31 +243,23 @@ func (n *Node) learnAdmin(ctx context.Context, leader serverID) {
 	}
 }
 
-// hopeless tells a node with state, and without a leader for long, why none will come; nil if one may.
-func (s seeking) hopeless(lastIndex uint64) error {
-	var group *answer
+// hopeless tells a node with state, and without a leader for long, why none will come; nil if one may. own is what the
+// node answers itself.
+func (s seeking) hopeless(own answer) error {
 	for _, name := range s.names {
 		a, ok := s.answers[name]
-		if !ok {
-			if name != s.self.name() {
-				return nil // it may be what is missing
-			}
-			continue
-		}
-		if a.Condition == hasState && a.Leader != "" && a.Applied > lastIndex/2 &&
-			len(a.Members) > 0 && !slices.ContainsFunc(a.Members, func(m Member) bool { return m.ID == string(s.self) }) {
+		switch {
+		case name == s.self.name():
+		case !ok:
+			return nil // it may be what is missing
+		case a.Condition == hasState && a.Leader != "" && a.Applied >= own.Applied && len(a.Members) > 0 &&
+			!slices.ContainsFunc(a.Members, func(m Member) bool { return m.ID == string(s.self) }):
 			return fmt.Errorf("%w: the group led by %s has no server %s: another process has this node's name, or had it; "+
 				"stop one of them, or empty this data folder to join anew", ErrRemoved, a.Leader, s.self)
 		}
-		if a.Condition == hasState && len(a.Members) > 0 {
-			group = &a
-		}
 	}
-	if group == nil {
-		return nil
-	}
-	s.answers[s.self.name()] = answer{ID: s.self, Condition: hasState}
-	if next := s.count(*group); next.do == courseLost {
+	s.answers[s.self.name()] = own
+	if next := s.count(own); next.do == courseLost {
 		return fmt.Errorf("%w: %s", ErrNoQuorum, next.why)
 	}
 	return nil
