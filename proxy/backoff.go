@@ -12,6 +12,7 @@ import (
 type Backoff struct {
 	Min, Max time.Duration
 	failures int
+	eager    bool // mutant: waits do not grow
 }
 
 // Next returns how long to wait after one more failure.
@@ -27,7 +28,9 @@ func (b *Backoff) Next() time.Duration {
 	if d > high || d < low {
 		d = high
 	}
-	b.failures++
+	if !b.eager {
+		b.failures++
+	}
 	return d - rand.N(d/2+1)
 }
 

@@ -24,6 +24,16 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
+func TestMutantBackoffEager(t *testing.T) {
+	b := proxy.Backoff{Min: 10 * time.Millisecond, Max: time.Second}
+	b.Eager()
+	for range 20 {
+		if b.Next() > 10*time.Millisecond {
+			t.Error("waits that do not grow went unnoticed")
+		}
+	}
+}
+
 func TestBackoffWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b proxy.Backoff

@@ -22,8 +22,8 @@
 // an Outlet, collect commits inputs and outputs together, and sinks then read OUT through the same Outlet interface.
 //
 // Files: ports.go (the interfaces: Source, Intake, Sink, Outlet), supervisor.go (runs stages, restarts them, knows
-// their state), stage.go (makes stages of sources and sinks and watches their progress), policy.go (what happens when a sink
-// holds up too much), tupleid.go (ids for deduplication), backoff.go (waits between attempts).
+// their state), stage.go (makes stages of sources and sinks and watches their progress), policy.go (what happens when a
+// sink holds up too much), tupleid.go (ids for deduplication), backoff.go (waits between attempts).
 //
 // Not obvious: a stage that returned a [Halt] stays down, over changes of leadership too, until [Supervisor.Resume]. An
 // error of class logbuffer.ErrCorrupt is not retried: Supervisor.Run returns it, and the process has to end.

@@ -27,6 +27,8 @@ type Supervisor struct {
 	// StallAfter is how long a stage may get nothing done of what it owes before Ready says so; 0: 30 s.
 	StallAfter time.Duration
 
+	restartHalted bool // mutant: a halt is an error like others
+
 	mu      sync.Mutex
 	entries []*entry
 }
@@ -144,7 +146,7 @@ func (s *Supervisor) keep(ctx context.Context, e *entry) error {
 		if err == nil {
 			err = errors.New("stopped by itself")
 		}
-		if _, halted := errors.AsType[*Halt](err); halted {
+		if _, halted := errors.AsType[*Halt](err); halted && !s.restartHalted {
 			s.Logger.ErrorContext(ctx, "stage halted, a human has to decide", slog.String("kind", e.stage.Kind),
 				slog.String("name", e.stage.Name), slog.Any("error", err))
 			s.do(func() { e.fail(err, "halted"); e.resume = make(chan struct{}) })

@@ -146,6 +146,23 @@ func TestSupervisorHalts(t *testing.T) {
 	})
 }
 
+func TestMutantSupervisorRestartsHalted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quietSupervisor()
+		s.RestartHalted()
+		starts := 0
+		stop := begin(t, s, stage("a", func(context.Context) error {
+			starts++
+			return &proxy.Halt{Cause: errors.New("marker is foreign")}
+		}))
+		time.Sleep(time.Hour)
+		_ = stop()
+		if starts == 1 {
+			t.Error("a halted stage that starts again went unnoticed")
+		}
+	})
+}
+
 func TestSupervisorStopsAtDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quietSupervisor()

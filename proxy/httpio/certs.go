@@ -105,7 +105,7 @@ func (t TLS) server() (*tls.Config, *pair, error) {
 	}
 	c := &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		NextProtos:     []string{"h2", "http/1.1"},
+		NextProtos:     []string{"http/1.1"}, // a connection holds one request: what is bounded stays easy to see
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return p.get(), nil },
 	}
 	if t.CAFile != "" {

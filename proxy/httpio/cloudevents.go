@@ -16,6 +16,9 @@ import (
 // A CloudEvent's attributes travel as headers "ce-<name>" of the tuple, its datacontenttype as header "content-type",
 // its partitionkey as the tuple's key, its time (to the millisecond, too) as the tuple's time, its data as the value.
 
+// maxAttributes bounds an event's members.
+const maxAttributes = 64
+
 // splitEvents makes a tuple of each event of a batch.
 func splitEvents(body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
 	elements, err := elementsOf(body, maxTuples)
@@ -43,6 +46,9 @@ func parseEvent(text []byte) (t logbuffer.Tuple, err error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(text, &members) != nil || members == nil {
 		return t, badEvent("it is not a JSON object")
+	}
+	if len(members) > maxAttributes {
+		return t, badEvent("it has more than %d attributes", maxAttributes)
 	}
 	names := make([]string, 0, len(members))
 	for name := range members {

@@ -3,6 +3,7 @@ package httpio
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"time"
 
@@ -25,8 +26,8 @@ type delivery struct {
 
 	// Owned by run.
 	lanes *lanes
-	held  int   // tuples in memory
-	bytes int64 // their size
+	held  int   // tuples not yet delivered
+	bytes int64 // memory of the batches that they stand in
 }
 
 func newDelivery(s *Sink, out proxy.Outlet) *delivery {
@@ -75,18 +76,15 @@ func (d *delivery) run(ctx context.Context) error {
 	posts.Wait()
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
-	if err := d.acker.flush(last); failure == nil {
-		failure = err
-	}
-	return ended(ctx, failure)
+	return ended(ctx, errors.Join(failure, d.acker.flush(last)))
 }
 
-// ended is nil if ctx ended, since then nothing that failed matters; the next leader goes on.
+// ended is nil if ctx ended, since then nothing that failed matters but damage; the next leader goes on.
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil || errors.Is(err, logbuffer.ErrCorrupt) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // read takes batches in, one ahead of what the window admits.
@@ -94,7 +92,7 @@ func (d *delivery) read(ctx context.Context, after uint64) error {
 	for {
 		batches, err := d.out.Read(ctx, after, 1<<20)
 		if err != nil {
-			return ended(ctx, err)
+			return err
 		}
 		for i := range batches {
 			items, err := itemsOf(&batches[i], after)
@@ -117,15 +115,17 @@ func itemsOf(stored *logbuffer.Stored, after uint64) ([]item, error) {
 	if err != nil {
 		return nil, err
 	}
+	held := &heldBatch{Batch: &batch, size: int64(len(stored.Data) + 200*len(batch.Tuples))}
 	items := make([]item, 0, len(batch.Tuples))
 	for i := range batch.Tuples {
 		offset, t := stored.First+uint64(i), &batch.Tuples[i]
 		if offset <= after {
 			continue
 		}
-		size := int64(len(t.Key)+len(t.Value)) + 200
-		items = append(items, item{offset: offset, lane: laneOf(t), size: size, tuple: t, batch: &batch})
+		size := int64(len(t.Key) + len(t.Value))
+		items = append(items, item{offset: offset, lane: laneOf(t), size: size, tuple: t, batch: held})
 	}
+	held.left = len(items)
 	return items, nil
 }
 
@@ -165,7 +165,10 @@ func (d *delivery) admit(items []item) {
 		it.alone = lines && !json.Valid(it.tuple.Value)
 		d.tracker.add(it.offset)
 		d.lanes.put(it)
-		d.held, d.bytes = d.held+1, d.bytes+it.size
+	}
+	d.held += len(items)
+	if len(items) > 0 {
+		d.bytes += items[0].batch.size
 	}
 }
 
@@ -176,7 +179,10 @@ func (d *delivery) settle(done result) {
 	}
 	d.lanes.release(done.items)
 	for _, it := range done.items {
-		d.held, d.bytes = d.held-1, d.bytes-it.size
+		d.held--
+		if it.batch.left--; it.batch.left == 0 {
+			d.bytes -= it.batch.size
+		}
 	}
 }
 

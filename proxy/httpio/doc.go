@@ -11,8 +11,8 @@
 // outcome), outcome.go (the table of outcomes), request.go (tuples to requests), track.go (what may be acknowledged),
 // client.go (connections).
 //
-// Link files: link.go (the format on the wire), linksource.go, linksink.go (configuration, and who is asked), linkrun.go
-// (one run).
+// Link files: link.go (the format on the wire), linksource.go, linksink.go (configuration, and who is asked),
+// linkrun.go (one run).
 //
 // Not obvious:
 //   - A request is one batch and one entry of the replicated log: it is admitted whole or not at all.

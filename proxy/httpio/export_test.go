@@ -2,6 +2,7 @@ package httpio
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"ftproxy/logbuffer"
@@ -18,6 +19,23 @@ func (s *Sink) Mutate(names ...string) {
 		*switches[name] = true
 	}
 }
+
+// Mutate switches protections of a source off, by name.
+func (s *Source) Mutate(names ...string) {
+	if slices.Contains(names, "no-budget") {
+		s.server.limits.inFlightBytes = 1 << 40
+		s.server.budget = newBudget(1 << 40)
+	}
+}
+
+// Mutate switches protections of a link's source off, by name.
+func (s *LinkSource) Mutate(names ...string) { s.anyRange = slices.Contains(names, "no-range") }
+
+// Mutate switches protections of a link's sink off, by name.
+func (s *LinkSink) Mutate(names ...string) { s.trustSelf = slices.Contains(names, "trust-self") }
+
+// HeaderTime sets the time for a request's headers to arrive.
+func (s *Source) HeaderTime(d time.Duration) { s.server.limits.header = d }
 
 // Split cuts a body as a Content-Type says.
 func Split(contentType, query string, body []byte, maxTuples int) ([]logbuffer.Tuple, error) {

@@ -94,6 +94,16 @@ type carried struct {
 	time    int64
 	null    bool
 	headers []logbuffer.Header
+	shared  []logbuffer.Header // the same, as the tuples of a batch share them
+}
+
+// bytes returns about what the headers take when they are written with a tuple.
+func (c *carried) bytes() int {
+	n := len(c.key)
+	for _, h := range c.headers {
+		n += len(h.Key) + len(h.Value) + 4
+	}
+	return n
 }
 
 // readCarried reads the headers that travel with every tuple of a request. The order of headers of different names is

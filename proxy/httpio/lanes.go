@@ -12,8 +12,16 @@ type item struct {
 	lane   string
 	size   int64
 	tuple  *logbuffer.Tuple
-	batch  *logbuffer.Batch // what it was read with: source, partition, sink
-	alone  bool             // must be delivered by itself
+	batch  *heldBatch // what it was read with: source, partition, sink
+	alone  bool       // must be delivered by itself
+}
+
+// heldBatch is a batch in memory. All its tuples alias it, so it stays there until the last is done.
+type heldBatch struct {
+	*logbuffer.Batch
+
+	size int64
+	left int // tuples that are not done
 }
 
 // maxPostBytes bounds the tuples of one POST, unless a single one is larger.

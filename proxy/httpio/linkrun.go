@@ -83,6 +83,9 @@ func (r *linkRun) goTo(ctx context.Context, position int64) error {
 	if err != nil {
 		return err
 	}
+	if r.sink.trustSelf {
+		position = min(position, int64(cursor.End))
+	}
 	if position < 0 || uint64(position) > cursor.End {
 		return halt("the receiver has offset %d of lineage %s, but our buffer ends at %d: this log has lost what it "+
 			"had sent, and must not go on under the same lineage", position, r.out.Lineage(), cursor.End)

@@ -48,6 +48,8 @@ type LinkSink struct {
 	next    atomic.Uint64 // index of the URL in use
 	stats   sinkCounters
 	trouble atomic.Pointer[trouble]
+
+	trustSelf bool // mutant: a receiver beyond our end is not believed
 }
 
 // NewLinkSink checks the configuration; an error names what is wrong with it.

@@ -37,9 +37,10 @@ type LinkSourceConfig struct {
 //	    ▲                            │
 //	    └── 200 position, 409 due ───┘
 type LinkSource struct {
-	cfg    LinkSourceConfig
-	server *server
-	stats  sourceCounters
+	cfg      LinkSourceConfig
+	server   *server
+	stats    sourceCounters
+	anyRange bool // mutant: ranges are not judged
 }
 
 // NewLinkSource checks the configuration; an error names what is wrong with it.
@@ -133,6 +134,11 @@ func (s *LinkSource) post(w http.ResponseWriter, r *http.Request, in proxy.Intak
 	if err != nil {
 		return refuse(http.StatusBadRequest, "send it again; if that does not help, use the same version on both ends",
 			"the batches are damaged: %s; nothing was written", err.Error())
+	}
+	for i := range batches {
+		if s.anyRange {
+			batches[i].Rule = logbuffer.RuleNone
+		}
 	}
 	done := accepted{Position: after}
 	if len(batches) > 0 {

@@ -16,6 +16,8 @@ import (
 type limits struct {
 	// requestBytes is the largest body, inFlightBytes what all bodies in memory may hold together.
 	requestBytes, inFlightBytes int64
+	// header is the time for a request's headers to arrive.
+	header time.Duration
 	// connections are accepted at once; more wait in the kernel's queue.
 	connections int
 	// body is the time for a whole body to arrive, append the time for it to be committed.
@@ -28,6 +30,7 @@ type limits struct {
 func (l *limits) orDefault() {
 	set(&l.requestBytes, 1<<20)
 	set(&l.inFlightBytes, 32<<20)
+	set(&l.header, 10*time.Second)
 	set(&l.connections, 4096)
 	set(&l.body, 30*time.Second)
 	set(&l.append, 30*time.Second)
@@ -111,7 +114,7 @@ func (s *server) run(ctx context.Context, handler http.Handler) error {
 	}
 	web := &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: s.limits.header,
 		WriteTimeout:      s.limits.body + s.limits.append + 10*time.Second,
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    64 << 10,

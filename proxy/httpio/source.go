@@ -103,6 +103,10 @@ func NewSource(c SourceConfig) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http source: %w", err)
 	}
+	if need := s.limits.requestBytes + int64(c.MaxTuples)*eventBytes; s.limits.inFlightBytes < need {
+		return nil, fmt.Errorf("http source: all requests together may hold %d bytes, a single one takes up to %d: raise "+
+			"the former or lower the bytes or tuples of a request", s.limits.inFlightBytes, need)
+	}
 	return &Source{cfg: c, server: s}, nil
 }
 
@@ -179,23 +183,7 @@ func (s *Source) openSession(w http.ResponseWriter, r *http.Request, in proxy.In
 }
 
 func (s *Source) post(w http.ResponseWriter, r *http.Request, in proxy.Intake) {
-	body, release, err := s.server.readBody(w, r)
-	defer func() { release() }()
-	var batch logbuffer.Batch
-	missing := 0
-	if err == nil {
-		batch, missing, err = s.batchOf(r, body)
-	}
-	if err != nil {
-		s.stats.refuse(w, err)
-		return
-	}
-	done := accepted{}
-	if len(batch.Tuples) > 0 {
-		ctx, cancel := context.WithTimeout(r.Context(), s.server.limits.append)
-		defer cancel()
-		done, err = appendBatch(ctx, in, batch)
-	}
+	done, missing, err := s.admit(w, r, in)
 	if err != nil {
 		s.stats.refuse(w, err)
 		return
@@ -205,6 +193,38 @@ func (s *Source) post(w http.ResponseWriter, r *http.Request, in proxy.Intake) {
 	s.stats.duplicates.Add(uint64(done.Duplicates))
 	s.stats.withoutID.Add(uint64(missing))
 	answer(w, http.StatusOK, done)
+}
+
+// admit takes a request from its body to its receipt. Memory for both the body and the tuples is the budget's.
+func (s *Source) admit(
+	w http.ResponseWriter, r *http.Request, in proxy.Intake,
+) (done accepted, missing int, err error) {
+	f, err := formOf(r)
+	if err != nil {
+		return done, 0, err
+	}
+	with, err := readCarried(r.Header)
+	if err != nil {
+		return done, 0, err
+	}
+	body, release, err := s.server.readBody(w, r)
+	defer func() { release() }()
+	if err != nil {
+		return done, 0, err
+	}
+	weight := f.weight(body, s.cfg.MaxTuples)
+	if err = s.server.grant(r.Context(), weight); err != nil {
+		return done, 0, err
+	}
+	defer s.server.budget.give(weight)
+	batch, missing, err := s.batchOf(r, f, &with, body)
+	if err != nil || len(batch.Tuples) == 0 {
+		return done, missing, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.server.limits.append)
+	defer cancel()
+	done, err = appendBatch(ctx, in, batch)
+	return done, missing, err
 }
 
 // appendBatch appends one batch as one entry.
@@ -227,22 +247,19 @@ func appendBatch(ctx context.Context, in proxy.Intake, batch logbuffer.Batch) (a
 }
 
 // batchOf makes the batch of a request, and counts the tuples without an id.
-func (s *Source) batchOf(r *http.Request, body []byte) (logbuffer.Batch, int, error) {
+func (s *Source) batchOf(r *http.Request, f form, with *carried, body []byte) (logbuffer.Batch, int, error) {
 	batch := logbuffer.Batch{Source: "http/" + s.cfg.Name, Sink: r.Header.Get(headerSink)}
 	if batch.Sink != "" && !slices.Contains(s.cfg.Sinks, batch.Sink) {
 		return batch, 0, refuse(http.StatusBadRequest, "name one of the sinks: "+strings.Join(s.cfg.Sinks, ", "),
 			"header %s: no sink is called %q", headerSink, batch.Sink)
 	}
-	f, err := formOf(r)
-	if err != nil {
-		return batch, 0, err
-	}
-	with, err := readCarried(r.Header)
-	if err != nil {
-		return batch, 0, err
-	}
+	var err error
 	if batch.Tuples, err = splitBody(f, body, s.cfg.MaxTuples); err != nil {
 		return batch, 0, err
+	}
+	if int64(len(batch.Tuples)*with.bytes()) > s.server.limits.requestBytes {
+		return batch, 0, refuse(http.StatusRequestEntityTooLarge, "send fewer tuples in a request, or smaller headers",
+			"the headers that each of %d tuples gets take %d bytes; nothing was written", len(batch.Tuples), with.bytes())
 	}
 	for i := range batch.Tuples {
 		if err = with.dress(f, &batch.Tuples[i]); err != nil {
@@ -274,12 +291,15 @@ func (c *carried) dress(f form, t *logbuffer.Tuple) error {
 		}
 		return nil
 	case formLines, formArray:
-		t.Headers = append(t.Headers, logbuffer.Header{Key: "content-type", Value: []byte("application/json")})
-		for _, h := range c.headers {
-			if h.Key != "content-type" {
-				t.Headers = append(t.Headers, h)
+		if c.shared == nil {
+			c.shared = []logbuffer.Header{{Key: "content-type", Value: []byte("application/json")}}
+			for _, h := range c.headers {
+				if h.Key != "content-type" {
+					c.shared = append(c.shared, h)
+				}
 			}
 		}
+		t.Headers = c.shared
 		return nil
 	case formJSON, formOpaque:
 	}

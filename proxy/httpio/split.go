@@ -25,6 +25,28 @@ const (
 // batch tells whether the form may hold several tuples.
 func (f form) batch() bool { return f == formLines || f == formArray || f == formEvents }
 
+// What a tuple takes in memory besides its bytes in the body, of a CloudEvent and of any other.
+const (
+	eventBytes = 1000
+	tupleBytes = 200
+)
+
+// weight estimates what the tuples of a body take in memory besides the body, without cutting it; never too little.
+func (f form) weight(body []byte, maxTuples int) int64 {
+	switch f {
+	case formLines:
+		return int64(min(bytes.Count(body, []byte{'\n'})+1, maxTuples)) * tupleBytes
+	case formArray:
+		return int64(min(bytes.Count(body, []byte{','})+1, maxTuples)) * tupleBytes
+	case formEvents:
+		return int64(min(bytes.Count(body, []byte{'{'})+1, maxTuples)) * eventBytes
+	case formEvent:
+		return eventBytes
+	case formOpaque, formJSON:
+	}
+	return tupleBytes
+}
+
 // formOf reads Content-Type, Content-Encoding and ?split.
 func formOf(r *http.Request) (form, error) {
 	const unsupported = http.StatusUnsupportedMediaType
