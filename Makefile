@@ -20,13 +20,14 @@ fuzz:
 	.ci/fuzz $(FUZZTIME)
 
 sim:
-	go test -count=1 -run 'Sim|Model|Story' ./logbuffer/... ./dedup/... ./replica/... -v $(if $(SEED),-args -seed=$(SEED))
+	go test -count=1 -v -run 'AgainstModel|CrashAnywhere' ./logbuffer $(if $(SEED),-seed=$(SEED))
+	go test -count=1 -v -run 'AgainstModel|Stories|MutantState' ./dedup ./replica
 
 integration:
 	go test -count=1 -timeout 90m -v ./integration -full
 
 bench:
-	go test -run '^$$' -bench . -benchtime 3s ./logbuffer/... ./dedup/... ./replica/...
+	go test -run '^$$' -bench . -benchtime 3s ./logbuffer ./dedup ./replica
 	go run ./integration/bench
 
 .PHONY: all build test race lint fuzz sim integration bench

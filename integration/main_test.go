@@ -77,7 +77,8 @@ func within(t *testing.T, limit time.Duration, what string, done func() bool) {
 	}
 }
 
-// replicas prepares the replicas of one ftproxy, not yet started, that end with the test. If it fails, they have the last word.
+// replicas prepares the replicas of one ftproxy, not yet started, that end with the test. If it fails, they have the
+// last word.
 func replicas(t *testing.T, c fleet.Config) *fleet.Fleet {
 	t.Helper()
 	c.Binary = binary(t)
