@@ -21,10 +21,10 @@ type cluster struct {
 	files *tlsFiles
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	conns   map[int32]*conn
-	addrs   map[int32]string
-	coords  map[string]int32 // where coordinators were found, by kind and key
+	mu     sync.Mutex
+	conns  map[int32]*conn
+	addrs  map[int32]string
+	coords map[string]int32 // where coordinators were found, by kind and key
 }
 
 // anyNode asks for whichever broker answers.

@@ -1,6 +1,7 @@
 package kafkaio
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -29,6 +30,9 @@ type Connection struct {
 	SASL *SASL
 	// DialTimeout bounds connecting and authenticating (default 5 s), RequestTimeout one answer (default 30 s).
 	DialTimeout, RequestTimeout time.Duration
+
+	// connect replaces the dialler in tests, which hold requests back on their way.
+	connect func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // TLS names the files of a TLS configuration. They are read at each dial, so that a rotated certificate is used from the

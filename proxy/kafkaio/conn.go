@@ -65,7 +65,11 @@ type call struct {
 func dial(ctx context.Context, cfg *Connection, files *tlsFiles, log *slog.Logger, addr string) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
 	defer cancel()
-	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	connect := cfg.connect
+	if connect == nil {
+		connect = (&net.Dialer{}).DialContext
+	}
+	nc, err := connect(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", errLink, addr, err)
 	}

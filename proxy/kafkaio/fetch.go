@@ -305,7 +305,7 @@ func (r *reading) appendSome(ctx context.Context, p *part, tuples []logbuffer.Tu
 			return r.appendSome(ctx, p, tuples[half:])
 		case errors.Is(err, logbuffer.ErrTooLarge):
 			return &proxy.Halt{Cause: fmt.Errorf("the record at offset %d of partition %d of %s is larger than the log takes: "+
-				"raise FTPROXY_TUPLE_MAX_BYTES: %w", tuples[0].Position, p.partition, p.topic, err)}
+				"raise the limit of a tuple's size: %w", tuples[0].Position, p.partition, p.topic, err)}
 		case errors.Is(err, logbuffer.ErrCorrupt):
 			return err
 		case ctx.Err() != nil:

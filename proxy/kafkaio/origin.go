@@ -139,7 +139,7 @@ func (r *reading) lost(ctx context.Context, what error) error {
 		return nil
 	}
 	return &proxy.Halt{Cause: fmt.Errorf("%w. Nothing more is read. To go on with what there is now, set "+
-		"FTPROXY_KAFKA_ON_LOSS=earliest or latest for the next start", what)}
+		"the source's option on_loss=earliest or on_loss=latest for the next start", what)}
 }
 
 // begin starts to read a partition.

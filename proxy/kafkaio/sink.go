@@ -35,8 +35,8 @@ type SinkConfig struct {
 	Linger time.Duration
 	// TxnTimeout is after how long the brokers abort a transaction by themselves; default 10 s.
 	TxnTimeout time.Duration
-	// Replication is the replication factor with which `_ftproxy.<Name>` is created; default 3, or the number of brokers
-	// if there are fewer.
+	// Replication is the replication factor with which `_ftproxy.<Name>` is created; default 3, and at most the number
+	// of brokers.
 	Replication int
 	// Resume decides where to go on when the marker does not fit the log: empty (stop and say why) or "confirmed" (from
 	// the confirmed offset, whatever the marker says: what was written after it is written again). It has no effect
@@ -64,10 +64,11 @@ type Sink struct {
 type mutant struct {
 	noSentinel     bool // read the marker without the sentinel
 	bareInit       bool // bare InitProducerId between transactions
-	trustUnknown   bool // take an unknown EndTxn for a failure: abort and send again
+	trustUnknown   bool // take an unknown EndTxn for a commit
 	tornRange      bool // end ranges anywhere, not only where a Commit ended
-	failAll        bool // after a partial failure send everything again
 	freshSequences bool // number a retried batch anew
+	unstableAbsent bool // take "undecided" (88) for "no marker"
+	noLetters      bool // acknowledge what a former owner wrote without its dead letters
 }
 
 // SinkStats counts since the process started.
@@ -212,6 +213,9 @@ func (s *Sink) Run(ctx context.Context, out proxy.Outlet) error {
 		}
 		if over, ok := errors.AsType[stepDown](err); ok {
 			return over.error
+		}
+		if err := out.Barrier(ctx); err != nil { // another leads: it is no trouble of Kafka's
+			return err
 		}
 		if s.stats.records.Load()+s.stats.transactions.Load() != before {
 			again.Reset()

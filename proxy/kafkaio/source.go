@@ -32,8 +32,8 @@ type SourceConfig struct {
 	OnLoss string
 	// Group, if set, is a consumer group whose offsets follow what was admitted, for lag tools. It is never read.
 	Group string
-	// Replication is the replication factor with which `_ftproxy.<Name>` is created; default 3, or the number of brokers
-	// if there are fewer.
+	// Replication is the replication factor with which `_ftproxy.<Name>` is created; default 3, and at most the number
+	// of brokers.
 	Replication int
 	// ID gives tuples ids for deduplication besides their positions; Scope is the source's name in them.
 	ID    proxy.IDRule

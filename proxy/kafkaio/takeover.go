@@ -77,7 +77,7 @@ func (r *run) initBare(ctx context.Context) (producer, error) {
 		}
 		r.cl.forgetCoordinators()
 		r.s.stats.retries.Add(1)
-		r.s.stats.trouble.set(ctx, r.log, "kafka sink waits for the former owner's transaction", err)
+		r.s.stats.trouble.set(ctx, r.log, "kafka sink cannot become the only writer yet", err)
 		if err := waits.Wait(ctx); err != nil {
 			return producer{}, err
 		}
@@ -149,6 +149,8 @@ func (r *run) readMarkerOnce(ctx context.Context) (text string, absent bool, err
 	for {
 		got, err := fetchOffsets(ctx, cn, group, group, []int32{markerKey, sentinelKey})
 		switch {
+		case errors.Is(err, kerr.UnstableOffsetCommit) && r.s.mutant.unstableAbsent:
+			return "", true, nil
 		case errors.Is(err, kerr.UnstableOffsetCommit): // undecided: never to be taken for absent
 			r.s.stats.trouble.set(ctx, r.log, "kafka sink waits for a transaction to be decided", err)
 			if err := waits.Wait(ctx); err != nil {
@@ -263,14 +265,14 @@ func (r *run) decide(ctx context.Context, text string, absent bool) (m marker, a
 		}
 	}
 	return m, 0, &proxy.Halt{Cause: fmt.Errorf("the Kafka sink does not know what it wrote: %w. Nothing was written. "+
-		"Check the cluster and FTPROXY_NAME; to go on from the confirmed offset %d, whatever follows it in the topics already "+
-		"(this may repeat tuples), set FTPROXY_KAFKA_RESUME=confirmed for the next start", err, acked)}
+		"Check that this is the right cluster and name; to go on from the confirmed offset %d, whatever follows it in the "+
+		"topics already (this may repeat tuples), set the sink's option resume=confirmed for the next start", err, acked)}
 }
 
 // confirm acknowledges what a former owner wrote but could not acknowledge, with the dead letters it meant to write.
 func (r *run) confirm(ctx context.Context, m marker, acked uint64) error {
 	ack := logbuffer.Ack{UpTo: m.n}
-	for after := acked; len(m.refused) > 0 && after < m.n; {
+	for after := acked; len(m.refused) > 0 && !r.s.mutant.noLetters && after < m.n; {
 		items, err := r.out.Read(ctx, after, r.cfg.TxnBytes)
 		if err != nil {
 			return stepDown{err}

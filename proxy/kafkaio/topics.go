@@ -288,7 +288,12 @@ func (c *cluster) ensureOwnTopic(ctx context.Context, name string, replication i
 
 func (c *cluster) createOwnTopic(ctx context.Context, name string, replication, brokers int) error {
 	if replication <= 0 {
-		replication = min(3, brokers)
+		replication = 3
+	}
+	if replication > brokers {
+		c.log.WarnContext(ctx, "kafka topic cannot have that many replicas, it is created with one a broker",
+			slog.String("topic", name), slog.Int("replicas", replication), slog.Int("brokers", brokers))
+		replication = brokers
 	}
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.Version, req.TimeoutMillis = 7, 10_000

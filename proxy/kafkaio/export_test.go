@@ -1,0 +1,71 @@
+package kafkaio
+
+import (
+	"context"
+	"net"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"ftproxy/proxy"
+)
+
+// Names for the tests of package kafkaio_test.
+type (
+	Mutant  = mutant
+	Marker  = marker
+	Placed  = placed
+	Refusal = refusal
+	Cut     = cut
+)
+
+// Connect replaces the dialler of a configuration.
+func (c *Connection) Connect(f func(ctx context.Context, network, addr string) (net.Conn, error)) { c.connect = f }
+
+// NewMarker makes a marker.
+func NewMarker(lineage, buffer string, n, hash uint64, refused ...Refusal) Marker {
+	return marker{lineage, buffer, n, hash, refused}
+}
+
+// NewRefusal makes a run of refused offsets.
+func NewRefusal(label string, why byte, first, last uint64) Refusal {
+	return refusal{label, reason(why), first, last}
+}
+
+// ParseMarker is parseMarker.
+func ParseMarker(text string) (Marker, error) { return parseMarker(text) }
+
+// NewPlaced is what a take-over knows.
+func NewPlaced(lineage string, c proxy.Cursor, found string, absent bool, hash uint64, stored bool) Placed {
+	return placed{lineage: lineage, buffer: "in", cursor: c, found: found, absent: absent, hash: hash, stored: stored}
+}
+
+// Judge is judge; it returns the offset to go on from.
+func (p placed) Judge() (uint64, error) {
+	m, err := p.judge()
+	return m.n, err
+}
+
+// Mutate switches protections off.
+func (s *Sink) Mutate(m Mutant) { s.mutant = m }
+
+// Mutants, one protection off each.
+func NoSentinel() Mutant     { return mutant{noSentinel: true} }
+func BareInit() Mutant       { return mutant{bareInit: true} }
+func TrustUnknown() Mutant   { return mutant{trustUnknown: true} }
+func TornRange() Mutant      { return mutant{tornRange: true} }
+func UnstableAbsent() Mutant { return mutant{unstableAbsent: true} }
+func NoLetters() Mutant      { return mutant{noLetters: true} }
+func FreshSequences() Mutant { return mutant{freshSequences: true} }
+
+// Murmur2 is murmur2.
+func Murmur2(b []byte) uint32 { return murmur2(b) }
+
+// PartitionOf is partitionOf.
+func PartitionOf(key []byte, source int32, n int) int32 { return partitionOf(key, source, n) }
+
+// Inflate decompresses with a limit.
+func Inflate(limit int, src []byte, codec int8) ([]byte, error) {
+	f := newInflater(limit)
+	defer f.close()
+	return f.Decompress(src, kgo.CompressionCodecType(codec))
+}
