@@ -48,9 +48,9 @@ func (n *node) serveAdmin(ctx context.Context) (closeAdmin func(), err error) {
 	})
 	n.log.InfoContext(ctx, "admin address", slog.String("addr", addr.String()))
 	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		if server.Shutdown(ctx) != nil {
+		if server.Shutdown(patience) != nil {
 			_ = server.Close()
 		}
 		serving.Wait()

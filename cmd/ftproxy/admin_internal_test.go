@@ -36,7 +36,8 @@ func TestDeadLetters(t *testing.T) {
 	page := r.letters("", 3)
 	first, second := page.Letters[0], page.Letters[1]
 	if first.Value == nil || *first.Value != "a" || first.Reader != "http" || !strings.Contains(first.Reason, "400") ||
-		first.Attempts != 1 || second.Value != nil || string(second.Value64) != "\xff" || page.After != page.Letters[2].Offset {
+		first.Attempts != 1 || second.Value != nil || string(second.Value64) != "\xff" ||
+		page.After != page.Letters[2].Offset {
 		t.Errorf("%+v", page)
 	}
 	if p := r.letters("?max=1", 1); p.After != first.Offset {
@@ -78,7 +79,8 @@ func TestDeadLetters(t *testing.T) {
 // TestOtherOrigins: a page that a browser shows must not be able to requeue or drop.
 func TestOtherOrigins(t *testing.T) {
 	r := start(t, t.TempDir(), newApp(t, "").URL)
-	request, err := http.NewRequestWithContext(t.Context(), "DELETE", "http://"+(*r.node.bound.Load()).String()+"/dead/1", nil)
+	url := "http://" + (*r.node.bound.Load()).String() + "/dead/1"
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +90,7 @@ func TestOtherOrigins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
+	_ = response.Body.Close()
 	if response.StatusCode != http.StatusForbidden {
 		t.Errorf("status %d", response.StatusCode)
 	}
@@ -115,7 +117,8 @@ func TestLedgerIsShown(t *testing.T) {
 		reader := page.Buffers[0].Readers[0]
 		return reader.Received == 4 && reader.Delivered == 3 && reader.Duplicate == 1 && reader.Retained == 0
 	})
-	if page.Role != "leader" || !page.Ready || page.Recovery != "rollback" || len(page.Stages) != 2 || page.Dedup.IDs != 3 {
+	if page.Role != "leader" || !page.Ready || page.Recovery != "rollback" || len(page.Stages) != 2 ||
+		page.Dedup.IDs != 3 {
 		t.Errorf("%+v", page)
 	}
 	_, metrics := r.admin("GET", "/metrics")

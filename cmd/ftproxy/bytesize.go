@@ -10,17 +10,24 @@ import (
 // byteSize is a number of bytes, written as a number with or without a unit: 1048576, 64KiB, 4GiB, 10MB.
 type byteSize int64
 
-var byteUnits = []struct {
+type byteUnit struct {
 	name  string
 	bytes int64
-}{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
-	{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1},
+}
+
+// byteUnits are the units in the order in which they are tried: B ends all others.
+func byteUnits() []byteUnit {
+	return append(binaryUnits(), byteUnit{"kB", 1e3}, byteUnit{"KB", 1e3}, byteUnit{"MB", 1e6}, byteUnit{"GB", 1e9},
+		byteUnit{"TB", 1e12}, byteUnit{"B", 1}, byteUnit{"", 1})
+}
+
+func binaryUnits() []byteUnit {
+	return []byteUnit{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
 }
 
 // UnmarshalText reads a size.
 func (b *byteSize) UnmarshalText(text []byte) error {
-	for _, unit := range byteUnits {
+	for _, unit := range byteUnits() {
 		digits, ok := strings.CutSuffix(string(text), unit.name)
 		if !ok {
 			continue
@@ -37,8 +44,8 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 
 // String writes the size in the largest binary unit that divides it.
 func (b byteSize) String() string {
-	for i := 3; i >= 0; i-- {
-		if u := byteUnits[i]; b > 0 && int64(b)%u.bytes == 0 {
+	for _, u := range binaryUnits() {
+		if b > 0 && int64(b)%u.bytes == 0 {
 			return strconv.FormatInt(int64(b)/u.bytes, 10) + u.name
 		}
 	}

@@ -38,14 +38,12 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-var systemPort = regexp.MustCompile(`127\.0\.0\.1:[0-9]{4,5}`)
-
 // golden compares text with a file of testdata, but for the ports that the system chose.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	got = systemPort.ReplaceAllString(got, "127.0.0.1:PORT")
+	got = regexp.MustCompile(`127\.0\.0\.1:[0-9]{4,5}`).ReplaceAllString(got, "127.0.0.1:PORT")
 	file := filepath.Join("testdata", name)
-	if *rewrite {
+	if rewriting() {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}

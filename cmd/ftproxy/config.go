@@ -8,8 +8,8 @@ const prefix = "FTPROXY_"
 // config is the whole configuration, as plain values. load fills it in; nothing else reads the environment.
 //
 // The tags are all there is to say about a variable: env its name without the prefix, envDefault, unit, example
-// (for the message about a mistake), oneof (the only values), secret (also read from the file named by NAME_FILE), later
-// (refused in this version), group (the first of its kind). What each is for stands in help.go.
+// (for the message about a mistake), oneof (the only values), secret (also read from the file named by NAME_FILE),
+// later (refused in this version), group (the first of its kind). What each is for stands in help.go.
 type config struct {
 	Name              string        `env:"NAME" unit:"name" envDefault:"ftproxy" group:"What it does" example:"enrich"`
 	Source            string        `env:"SOURCE" unit:"URLs" example:"http://:8080/orders"`
@@ -25,7 +25,7 @@ type config struct {
 	SinkIdempotent    bool          `env:"SINK_IDEMPOTENT" example:"true"`
 	MaxAttempts       int           `env:"MAX_ATTEMPTS" envDefault:"0" unit:"attempts" min:"0"`
 	Node              string        `env:"NODE" unit:"name" group:"Replication" example:"enrich-0"`
-	Peers             string        `env:"PEERS" unit:"list" example:"enrich-0=host0:7400,enrich-1=host1:7400,enrich-2=host2:7400"`
+	Peers             string        `env:"PEERS" unit:"list" example:"a=host0:7400,b=host1:7400,c=host2:7400"`
 	PeersEven         bool          `env:"PEERS_EVEN" example:"true"`
 	Listen            string        `env:"LISTEN" unit:"host:port" example:":7400"`
 	DataDir           string        `env:"DATA_DIR" unit:"path" example:"/var/lib/ftproxy"`
@@ -51,7 +51,7 @@ type config struct {
 	KafkaUser         string        `env:"KAFKA_USER" unit:"text" example:"ftproxy"`
 	KafkaPassword     string        `env:"KAFKA_PASSWORD" unit:"text" secret:"true"`
 	SinkAuthorization string        `env:"SINK_AUTHORIZATION" unit:"text" secret:"true" example:"Bearer …"`
-	AdminAddr         string        `env:"ADMIN_ADDR" unit:"host:port" envDefault:"127.0.0.1:7401" group:"Operation" example:":7401"`
+	AdminAddr         string        `env:"ADMIN_ADDR" envDefault:"127.0.0.1:7401" group:"Operation" unit:"host:port"`
 	LogFormat         string        `env:"LOG_FORMAT" envDefault:"text" oneof:"text json"`
 	LogLevel          string        `env:"LOG_LEVEL" envDefault:"info" oneof:"debug info warn error"`
 

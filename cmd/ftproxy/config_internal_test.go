@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,8 +42,8 @@ func TestDefaults(t *testing.T) {
 		c.BufferMaxBytes != 4<<30 || c.DedupAge != time.Hour || c.ElectionTimeout != 500*time.Millisecond {
 		t.Errorf("%+v", c)
 	}
-	if len(c.sources) != 1 || c.sources[0].name != "http" || c.sources[0].path != "/in" || c.sources[0].address() != ":8080" {
-		t.Errorf("%+v", c.sources)
+	if s := c.sources; len(s) != 1 || s[0].name != "http" || s[0].path != "/in" || s[0].address() != ":8080" {
+		t.Errorf("%+v", s)
 	}
 	if got := c.holds(); got != rollback {
 		t.Errorf("holds %v: an HTTP receiver is not known to drop repeats", got)
@@ -65,7 +64,8 @@ func TestAllMistakesAtOnce(t *testing.T) {
 		"FTPROXY_SOURCE\n    problem: \"htp://:8080\" is not [name=]url with a known scheme; did you mean http?\n" +
 			"    example: FTPROXY_SOURCE=http://:8080/orders",
 		"FTPROXY_SINK\n    problem: \"tcp://host\": \"host\" is not host:port\n    example: FTPROXY_SINK=tcp://host:7000",
-		"FTPROXY_DEDUP_AGE\n    problem: \"soon\" is not a duration, such as 500ms, 20s or 1h\n    example: FTPROXY_DEDUP_AGE=1h",
+		"FTPROXY_DEDUP_AGE\n    problem: \"soon\" is not a duration, such as 500ms, 20s or 1h\n" +
+			"    example: FTPROXY_DEDUP_AGE=1h",
 		"FTPROXY_DEDUP_IDS\n    problem: 0 is below 1",
 		"FTPROXY_BUFFER_MAX_BYTES\n    problem: \"much\" is not a size in bytes",
 		"FTPROXY_INSECURE\n    problem: \"perhaps\" is neither true nor false",
@@ -255,8 +255,6 @@ func TestEverythingIsExplained(t *testing.T) {
 	}
 }
 
-var rewrite = flag.Bool("rewrite", false, "write what is generated into README.md and testdata")
-
 // TestReadmeTables: the README has what `ftproxy config --markdown` prints, between two comments.
 func TestReadmeTables(t *testing.T) {
 	const file, begin, end = "../../README.md", "<!-- variables -->\n", "<!-- /variables -->\n"
@@ -273,7 +271,7 @@ func TestReadmeTables(t *testing.T) {
 	if !found || !foundEnd {
 		t.Fatalf("README.md lacks the comments %s and %s", begin, end)
 	}
-	if *rewrite {
+	if rewriting() {
 		if err := os.WriteFile(file, []byte(before+begin+want.String()+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}

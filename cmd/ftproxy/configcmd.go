@@ -36,7 +36,8 @@ func writeMarkdown(w io.Writer) error {
 		if len(g.fields) == 0 {
 			continue
 		}
-		fmt.Fprintf(&s, "\n**%s** `%s`\n\n| option | default | unit or values | what it is |\n|---|---|---|---|\n", g.title, g.form)
+		fmt.Fprintf(&s, "\n**%s** `%s`\n\n", g.title, g.form)
+		s.WriteString("| option | default | unit or values | what it is |\n|---|---|---|---|\n")
 		for _, f := range g.fields {
 			fmt.Fprintf(&s, "| `%s` | %s | %s | %s |\n", f.key, code(f.def), f.unit, optionHelp()[g.kind+"."+f.key])
 		}
@@ -102,7 +103,8 @@ func optionGroups() []optionGroup {
 				continue
 			}
 			all = append(all, optionGroup{
-				kind: side.name + "." + s.name, title: s.name + " " + side.name, form: s.form, fields: fieldsOf(s.options(), "query"),
+				kind: side.name + "." + s.name, title: s.name + " " + side.name, form: s.form,
+				fields: fieldsOf(s.options(), "query"),
 			})
 		}
 	}

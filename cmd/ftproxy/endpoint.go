@@ -31,28 +31,36 @@ type scheme struct {
 }
 
 func sourceSchemes() []scheme {
+	web := func() any { return &httpSource{} }
+	lines := func() any { return &tcpSource{} }
+	topic := func() any { return &kafkaSource{} }
+	link := func() any { return &linkSource{} }
 	return []scheme{
-		{name: "http", form: "http://:8080/orders", listens: true, options: func() any { return &httpSource{} }},
-		{name: "https", form: "https://:8443/orders", listens: true, options: func() any { return &httpSource{} }},
-		{name: "tcp", form: "tcp://:7000", listens: true, options: func() any { return &tcpSource{} }},
-		{name: "tcps", form: "tcps://:7000", listens: true, options: func() any { return &tcpSource{} }},
-		{name: "kafka", form: "kafka://kafka:9092/orders", path: true, several: true, options: func() any { return &kafkaSource{} }},
-		{name: "kafkas", form: "kafkas://kafka:9093/orders", path: true, several: true, options: func() any { return &kafkaSource{} }},
-		{name: "ftproxy", form: "ftproxy://:7500", listens: true, options: func() any { return &linkSource{} }},
-		{name: "ftproxys", form: "ftproxys://:7500", listens: true, options: func() any { return &linkSource{} }},
+		{name: "http", form: "http://:8080/orders", listens: true, options: web},
+		{name: "https", form: "https://:8443/orders", listens: true, options: web},
+		{name: "tcp", form: "tcp://:7000", listens: true, options: lines},
+		{name: "tcps", form: "tcps://:7000", listens: true, options: lines},
+		{name: "kafka", form: "kafka://kafka:9092/orders", path: true, several: true, options: topic},
+		{name: "kafkas", form: "kafkas://kafka:9093/orders", path: true, several: true, options: topic},
+		{name: "ftproxy", form: "ftproxy://:7500", listens: true, options: link},
+		{name: "ftproxys", form: "ftproxys://:7500", listens: true, options: link},
 	}
 }
 
 func sinkSchemes() []scheme {
+	web := func() any { return &httpSink{} }
+	lines := func() any { return &tcpSink{} }
+	topic := func() any { return &kafkaSink{} }
+	link := func() any { return &linkSink{} }
 	return []scheme{
-		{name: "http", form: "http://127.0.0.1:3000/orders", options: func() any { return &httpSink{} }},
-		{name: "https", form: "https://orders.example/in", options: func() any { return &httpSink{} }},
-		{name: "tcp", form: "tcp://host:7000", options: func() any { return &tcpSink{} }},
-		{name: "tcps", form: "tcps://host:7000", options: func() any { return &tcpSink{} }},
-		{name: "kafka", form: "kafka://kafka:9092/enriched", path: true, several: true, options: func() any { return &kafkaSink{} }},
-		{name: "kafkas", form: "kafkas://kafka:9093/enriched", path: true, several: true, options: func() any { return &kafkaSink{} }},
-		{name: "ftproxy", form: "ftproxy://host:7500", several: true, options: func() any { return &linkSink{} }},
-		{name: "ftproxys", form: "ftproxys://host:7500", several: true, options: func() any { return &linkSink{} }},
+		{name: "http", form: "http://127.0.0.1:3000/orders", options: web},
+		{name: "https", form: "https://orders.example/in", options: web},
+		{name: "tcp", form: "tcp://host:7000", options: lines},
+		{name: "tcps", form: "tcps://host:7000", options: lines},
+		{name: "kafka", form: "kafka://kafka:9092/enriched", path: true, several: true, options: topic},
+		{name: "kafkas", form: "kafkas://kafka:9093/enriched", path: true, several: true, options: topic},
+		{name: "ftproxy", form: "ftproxy://host:7500", several: true, options: link},
+		{name: "ftproxys", form: "ftproxys://host:7500", several: true, options: link},
 	}
 }
 
@@ -68,7 +76,7 @@ var (
 // splitList cuts a list at white space, and at commas that another entry follows: Kafka's brokers have commas too.
 func splitList(text string) []string {
 	var entries []string
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		begin := 0
 		for i, r := range word {
 			if r == ',' && entryStart.MatchString(word[i+1:]) {
@@ -110,7 +118,8 @@ func parseEndpoint(variable, entry string, known []scheme, wrong *mistakes) (e e
 	name, rest, found := strings.Cut(e.text, "://")
 	i := slices.IndexFunc(known, func(s scheme) bool { return s.name == name })
 	if !found || i < 0 {
-		wrong.add(variable, known[0].form, "%q is not [name=]url with a known scheme; %s", entry, didYouMean(name, schemeNames(known)))
+		wrong.add(variable, known[0].form, "%q is not [name=]url with a known scheme; %s", entry,
+			didYouMean(name, schemeNames(known)))
 		return e, false
 	}
 	e.scheme = known[i]
@@ -176,7 +185,8 @@ func (e *endpoint) parseOptions(variable, query string, wrong *mistakes) {
 	for key, all := range values {
 		flat[key] = all[0]
 		if !slices.ContainsFunc(fields, func(f field) bool { return f.key == key }) {
-			wrong.add(variable, "", "%q: a %s URL has no option %q; %s", e.text, e.scheme.name, key, didYouMean(key, keys(fields)))
+			wrong.add(variable, "", "%q: a %s URL has no option %q; %s", e.text, e.scheme.name, key,
+				didYouMean(key, keys(fields)))
 		} else if len(all) > 1 {
 			wrong.add(variable, "", "%q: the option %q is given twice", e.text, key)
 		}

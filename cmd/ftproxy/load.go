@@ -100,7 +100,7 @@ func readSecret(variable, path, key string, values map[string]string, wrong *mis
 
 func parsePeers(text string, wrong *mistakes) map[string]string {
 	peers := map[string]string{}
-	for _, entry := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' }) {
+	for entry := range strings.FieldsSeq(strings.ReplaceAll(text, ",", " ")) {
 		name, addr, found := strings.Cut(entry, "=")
 		_, port, err := net.SplitHostPort(addr)
 		switch {
@@ -122,7 +122,8 @@ var nodeName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 // validate judges what no variable can be wrong about alone.
 func (c *config) validate(wrong *mistakes) {
 	if !nodeName.MatchString(c.Name) || len(c.Name) > 64 {
-		wrong.add(prefix+"NAME", "enrich", "%q is not a name of at most 64 letters, digits, dots, dashes and underscores", c.Name)
+		wrong.add(prefix+"NAME", "enrich", "%q is not a name of at most 64 letters, digits, dots, dashes "+
+			"and underscores", c.Name)
 	}
 	if !nodeName.MatchString(c.Node) {
 		wrong.add(prefix+"NODE", "enrich-0", "%q is not a name of letters, digits, dots, dashes and underscores", c.Node)
@@ -189,7 +190,8 @@ func loopback(addr string) bool {
 
 func (c *config) validateTLS(wrong *mistakes) {
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
-		wrong.add(prefix+"TLS_CERT_FILE", "/etc/ftproxy/tls.crt", "FTPROXY_TLS_CERT_FILE and FTPROXY_TLS_KEY_FILE go together")
+		wrong.add(prefix+"TLS_CERT_FILE", "/etc/ftproxy/tls.crt",
+			"FTPROXY_TLS_CERT_FILE and FTPROXY_TLS_KEY_FILE go together")
 	}
 	if c.TLSCertFile != "" && c.TLSCAFile == "" && len(c.peers) > 1 {
 		wrong.add(prefix+"TLS_CA_FILE", "/etc/ftproxy/ca.crt", "peers check each other's certificates: who signs them?")
@@ -204,8 +206,11 @@ func (c *config) validateTLS(wrong *mistakes) {
 		}
 	}
 	for _, f := range []struct{ key, path string }{
-		{"TLS_CERT_FILE", c.TLSCertFile}, {"TLS_KEY_FILE", c.TLSKeyFile}, {"TLS_CA_FILE", c.TLSCAFile},
-		{"KAFKA_TLS_CERT_FILE", c.KafkaTLSCertFile}, {"KAFKA_TLS_KEY_FILE", c.KafkaTLSKeyFile},
+		{"TLS_CERT_FILE", c.TLSCertFile},
+		{"TLS_KEY_FILE", c.TLSKeyFile},
+		{"TLS_CA_FILE", c.TLSCAFile},
+		{"KAFKA_TLS_CERT_FILE", c.KafkaTLSCertFile},
+		{"KAFKA_TLS_KEY_FILE", c.KafkaTLSKeyFile},
 		{"KAFKA_TLS_CA_FILE", c.KafkaTLSCAFile},
 	} {
 		if f.path == "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/alecthomas/kong"
 
@@ -16,10 +17,10 @@ import (
 // commands are what can be typed behind ftproxy.
 type commands struct {
 	Run     runCmd     `cmd:"" default:"1" help:"Run a node (the default)."`
-	Check   checkCmd   `cmd:"" help:"Judge the configuration, reach every endpoint, say what is guaranteed; starts nothing."`
+	Check   checkCmd   `cmd:"" help:"Judge the configuration, reach the endpoints, say what is guaranteed."`
 	Demo    demoCmd    `cmd:"" help:"Show three replicas, a repeating upstream, a crashing downstream, and a verdict."`
 	Config  configCmd  `cmd:"" help:"Print every variable and option with its default."`
-	Recover recoverCmd `cmd:"" help:"Make a stopped node's data the start of a new life, after a quorum was lost for good."`
+	Recover recoverCmd `cmd:"" help:"Begin anew with a stopped node's data, after a quorum was lost for good."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
@@ -29,7 +30,7 @@ const (
 	exitFailure     = 1  // anything that has no status of its own
 	exitConfig      = 2  // the configuration has mistakes, or the command line
 	exitQuarantined = 3  // data damaged or incomplete, and nobody to get a good copy from
-	exitStorage     = 4  // the disk failed, hung or is full
+	exitStorage     = 4  // the disk failed, hung or is full, or another process uses the data folder
 	exitDiverged    = 5  // this node's state differs from the majority's
 	exitNoQuorum    = 6  // too few nodes still have the data: `ftproxy recover`
 	exitLineage     = 7  // a peer or the data folder belongs to another life of the log
@@ -37,7 +38,6 @@ const (
 	exitUnclean     = 9  // an orderly shutdown that could not drain or hand over in time; nothing is lost
 	exitCorrupt     = 10 // a source or sink found damage
 	exitRemoved     = 11 // another node has this one's name
-	exitLocked      = 12 // another process uses the data folder
 	exitVerdict     = 13 // a demo or check that went through and found fault
 )
 
@@ -105,10 +105,9 @@ func version() string {
 		return "unknown"
 	}
 	text := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			text += " " + s.Value
-		}
+	i := slices.IndexFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" })
+	if i >= 0 {
+		text += " " + info.Settings[i].Value
 	}
 	return text + " " + info.GoVersion
 }

@@ -10,7 +10,8 @@ import (
 // registry has what /metrics shows. Labels are the names of configured things only, so that no client can make series.
 func (n *node) registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &meter{n})
+	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	r.MustRegister(collectors.NewGoCollector(), process, &meter{n})
 	return r
 }
 
@@ -29,8 +30,8 @@ func (m *meter) Collect(out chan<- prometheus.Metric) {
 	m.stages(&s)
 	if replicated := m.node.gate.node.Load(); replicated != nil {
 		status := replicated.Status()
-		m.replica(&s, &status)
-		m.buffers(&s, &status)
+		s.replica(&status)
+		s.buffers(&status)
 	}
 }
 
@@ -42,7 +43,8 @@ func (m *meter) stages(s *sample) {
 				append(labels, "state", state)...)
 		}
 		s.counter("stage_restarts_total", "How often it failed and was started again.", float64(stage.Restarts), labels...)
-		s.counter("stage_done_total", "Tuples appended by a source, offsets acknowledged by a sink.", float64(stage.Done), labels...)
+		s.counter("stage_done_total", "Tuples appended by a source, offsets acknowledged by a sink.", float64(stage.Done),
+			labels...)
 		s.gauge("stage_stuck_seconds", "How long it has owed something and got nothing done.", stage.StuckSeconds, labels...)
 	}
 	for _, source := range m.node.sources {
@@ -50,7 +52,7 @@ func (m *meter) stages(s *sample) {
 	}
 }
 
-func (m *meter) replica(s *sample, r *replica.Status) {
+func (s *sample) replica(r *replica.Status) {
 	s.gauge("leader", "Whether this node leads.", truth(r.Role == "leader"))
 	for _, role := range []string{"leader", "follower", "candidate", "joining", "stopped"} {
 		s.gauge("role", "1 for the role that this node has.", truth(r.Role == role), "role", role)
@@ -80,13 +82,14 @@ func (m *meter) replica(s *sample, r *replica.Status) {
 		float64(r.Links.CertificateExpiry)/1e3)
 	s.gauge("disk_free_bytes", "Free space of the data folder's disk.", float64(r.Disk.FreeBytes))
 	s.gauge("disk_wait_below_bytes", "Free space below which sources wait.", float64(r.Disk.WaitBelow))
-	s.gauge("fsync_seconds", "Duration of the log's fsync, over the last few thousand.", float64(r.Disk.SyncP50)/1e6, "quantile", "0.5")
-	s.gauge("fsync_seconds", "Duration of the log's fsync, over the last few thousand.", float64(r.Disk.SyncP999)/1e6, "quantile", "0.999")
+	const fsync = "Duration of the log's fsync, over the last few thousand."
+	s.gauge("fsync_seconds", fsync, float64(r.Disk.SyncP50)/1e6, "quantile", "0.5")
+	s.gauge("fsync_seconds", fsync, float64(r.Disk.SyncP999)/1e6, "quantile", "0.999")
 	s.counter("log_written_bytes_total", "Written to the log.", float64(r.Disk.LogBytes))
 }
 
 // buffers shows cursors and the ledger: received = delivered + dead_lettered + dropped + retained, at any moment.
-func (m *meter) buffers(s *sample, r *replica.Status) {
+func (s *sample) buffers(r *replica.Status) {
 	for _, b := range r.Buffers {
 		s.gauge("buffer_bytes", "Retained bytes.", float64(b.Bytes), "buffer", b.Name)
 		s.gauge("buffer_max_bytes", "Retained bytes at which sources wait.", float64(b.MaxBytes), "buffer", b.Name)
@@ -100,8 +103,11 @@ func (m *meter) buffers(s *sample, r *replica.Status) {
 				outcome string
 				tuples  uint64
 			}{
-				{"received", reader.Received}, {"deduplicated", reader.Duplicate}, {"delivered", reader.Delivered},
-				{"dead_lettered", reader.Dead}, {"dropped", reader.Dropped},
+				{"received", reader.Received},
+				{"deduplicated", reader.Duplicate},
+				{"delivered", reader.Delivered},
+				{"dead_lettered", reader.Dead},
+				{"dropped", reader.Dropped},
 			} {
 				s.counter("tuples_total", "The ledger.", float64(x.tuples), append(labels, "outcome", x.outcome)...)
 			}
@@ -130,7 +136,7 @@ func (s *sample) counter(name, help string, value float64, labels ...string) {
 	s.send(prometheus.CounterValue, name, help, value, labels)
 }
 
-// send takes labels as name, value, name, value …
+// send takes labels as name, value, name, value, and so on.
 func (s *sample) send(kind prometheus.ValueType, name, help string, value float64, labels []string) {
 	var names, values []string
 	for i := 0; i+1 < len(labels); i += 2 {

@@ -22,7 +22,7 @@ func optionHelp() map[string]string {
 		"source.tcp.clients": clients,
 
 		"source.kafka.start":   "where a partition is begun that was never read; a time is in milliseconds or RFC 3339",
-		"source.kafka.on_loss": "what to do when unread records are gone or a topic was made anew: stop and say why, or go on",
+		"source.kafka.on_loss": "what to do when unread records are gone or a topic was made anew: stop, or go on at an end",
 		"source.kafka.group":   "a consumer group whose offsets follow, for lag tools; it is never read",
 
 		"source.ftproxy.sink":    "the name of the sink that what arrives is for; unset: all sinks",
@@ -47,7 +47,7 @@ func optionHelp() map[string]string {
 		"sink.tcp.over":       over,
 		"sink.tcp.over_bytes": overBytes,
 
-		"sink.kafka.mode":        "exactly once, or at least once with an idempotent producer; the same for all on one cluster",
+		"sink.kafka.mode":        "exactly once, or at least once with an idempotent producer; the same all over a cluster",
 		"sink.kafka.cluster":     "names the cluster: sinks of one name share one transaction; it names the cursor too",
 		"sink.kafka.compression": "of what is written; the same for all on one cluster",
 		"sink.kafka.linger":      "how long a transaction waits for more; unset: not at all",

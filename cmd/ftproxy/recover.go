@@ -28,7 +28,8 @@ func (r *recoverCmd) Run(ctx context.Context) error {
 	if !r.Yes {
 		return errors.New("recover would make " + c.DataDir + " the start of a new life of the log: what was not yet " +
 			"committed counts as committed, what only other nodes had is lost, and the other nodes must start with empty " +
-			"folders. Choose the node that has most (highest last_index in /status or its log), stop all nodes, and repeat with --yes")
+			"folders. Choose the node that has most (the highest last_index in /status), stop all nodes, and repeat " +
+			"with --yes")
 	}
 	n, err := newNode(c, newLogger(os.Stderr, c))
 	if err != nil {
@@ -38,6 +39,7 @@ func (r *recoverCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(os.Stdout, "recovered: lineage %s; start this node, then the others with empty folders\n", lineage)
+	_, err = fmt.Fprintf(os.Stdout, "recovered as lineage %s; start this node, then the others with empty folders\n",
+		lineage)
 	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,9 @@ import (
 // errUnclean is an orderly shutdown that did not come to its end in time. Nothing is lost by it: what was not delivered
 // is delivered by the next leader, or after the next start.
 var errUnclean = errors.New("shutdown not clean")
+
+// errEnded is an end that nobody asked for and nobody explains.
+var errEnded = errors.New("stopped without a reason")
 
 // runCmd is `ftproxy run`, and what ftproxy does if nothing is said.
 type runCmd struct{}
@@ -85,12 +89,12 @@ func (n *node) run(ctx context.Context) (err error) {
 	}
 	defer closeAdmin()
 
-	sources := n.start(ctx, func(ctx context.Context) error {
-		err := n.stages.Run(ctx, n.sourceStages(false, &n.gate)...)
-		if err == nil {
+	sources := startJob(ctx, func(ctx context.Context) error {
+		damage := n.stages.Run(ctx, n.sourceStages(false, &n.gate)...)
+		if damage == nil {
 			<-ctx.Done() // there are none, which is no reason to end
 		}
-		return err
+		return damage
 	})
 	defer sources.stop() // for the ways out below; the orderly one stops them first
 	replicated, err := replica.Open(ctx, n.replicaConfig())
@@ -101,7 +105,7 @@ func (n *node) run(ctx context.Context) (err error) {
 		return err
 	}
 	n.gate.node.Store(replicated)
-	leading := n.start(ctx, func(ctx context.Context) error { return replicated.Lead(ctx, n.lead) })
+	leading := startJob(ctx, func(ctx context.Context) error { return replicated.Lead(ctx, n.lead) })
 
 	var ended error
 	select {
@@ -113,6 +117,9 @@ func (n *node) run(ctx context.Context) (err error) {
 	case <-leading.done:
 		ended = leading.err
 	}
+	if ended == nil && ctx.Err() == nil { // the node ended, and something that depends on it was seen first
+		ended = cmp.Or(replicated.Err(), errEnded)
+	}
 	return n.shutdown(context.WithoutCancel(ctx), ended, replicated, sources, leading)
 }
 
@@ -123,7 +130,8 @@ type job struct {
 	err    error // once done is closed
 }
 
-func (n *node) start(ctx context.Context, work func(context.Context) error) *job {
+// startJob starts work, which goes on until the job is stopped.
+func startJob(ctx context.Context, work func(context.Context) error) *job {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // shutdown ends it in its turn, not the signal
 	j := &job{cancel: cancel, done: make(chan struct{})}
 	var running sync.WaitGroup
@@ -210,7 +218,8 @@ func (n *node) drain(ctx context.Context, replicated *replica.Node) error {
 		case <-replicated.Done():
 			return replicated.Err()
 		case <-ctx.Done():
-			return fmt.Errorf("%s after FTPROXY_DRAIN_TIMEOUT (%v); it is kept and delivered after the next start", left, n.c.DrainTimeout)
+			return fmt.Errorf("%s after FTPROXY_DRAIN_TIMEOUT (%v); they are kept and delivered after the next start", left,
+				n.c.DrainTimeout)
 		}
 	}
 	return nil
@@ -239,7 +248,7 @@ func pending(s replica.Status, mark uint64) string {
 	return ""
 }
 
-// retained estimates the bytes that the buffer holds for a reader: whoever is last has them all, the others their share.
+// retained estimates the bytes that the buffer holds for a reader: who is last has them all, the others their share.
 func (n *node) retained(reader string) int64 {
 	replicated := n.gate.node.Load()
 	if replicated == nil {
@@ -272,8 +281,8 @@ func (n *node) replicaConfig() replica.Config {
 	c := n.c
 	return replica.Config{
 		Name: c.Name, Node: c.Node, Peers: c.peers, AllowEven: c.PeersEven, ListenAddr: c.Listen, DataDir: c.DataDir,
-		TLS:      replica.TLSFiles{CertFile: c.peerTLS(c.TLSCertFile), KeyFile: c.peerTLS(c.TLSKeyFile), CAFile: c.peerTLS(c.TLSCAFile)},
-		Insecure: c.Insecure, ElectionTimeout: c.ElectionTimeout, AdminAddr: c.AdminAddr, Readers: n.readers(), Logger: n.log,
+		TLS: c.peerTLS(), Insecure: c.Insecure, ElectionTimeout: c.ElectionTimeout, AdminAddr: c.AdminAddr,
+		Readers: n.readers(), Logger: n.log,
 		Limits: replica.Limits{
 			BufferBytes: int64(c.BufferMaxBytes), TailBytes: int64(c.BufferTailBytes), SegmentBytes: int64(c.SegmentBytes),
 			TupleBytes: int(c.TupleMaxBytes), SnapshotBytes: int64(c.SnapshotBytes), FreeBytes: int64(c.DiskFreeBytes),
@@ -282,10 +291,10 @@ func (n *node) replicaConfig() replica.Config {
 	}
 }
 
-// peerTLS drops the files for a node alone, which has no peers to use them for.
-func (c *config) peerTLS(file string) string {
+// peerTLS has no files for a node alone, which has no peers to use them for.
+func (c *config) peerTLS() replica.TLSFiles {
 	if len(c.peers) < 2 {
-		return ""
+		return replica.TLSFiles{}
 	}
-	return file
+	return replica.TLSFiles{CertFile: c.TLSCertFile, KeyFile: c.TLSKeyFile, CAFile: c.TLSCAFile}
 }

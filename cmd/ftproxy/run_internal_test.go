@@ -100,7 +100,8 @@ func start(t *testing.T, dir, sink string, more ...string) *running {
 	t.Cleanup(func() {
 		cancel()
 		select {
-		case <-r.done:
+		case err := <-r.done:
+			r.done <- err
 		case <-time.After(patience):
 			t.Error("the node does not stop")
 		}
@@ -132,6 +133,14 @@ func (r *running) ready() {
 	})
 }
 
+func (r *running) notReady(why string) {
+	r.t.Helper()
+	status, body := r.admin("GET", "/readyz")
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, why) {
+		r.t.Errorf("readyz: %d %s", status, body)
+	}
+}
+
 func (r *running) admin(method, path string) (int, string) {
 	r.t.Helper()
 	return ask(r.t, method, "http://"+(*r.node.bound.Load()).String()+path, "")
@@ -152,9 +161,8 @@ func ask(t *testing.T, method, url, body string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
+	if err = errors.Join(err, response.Body.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return response.StatusCode, string(text)
@@ -202,9 +210,7 @@ func TestPeersAway(t *testing.T) {
 	if status, _ := r.admin("GET", "/livez"); status != http.StatusOK {
 		t.Errorf("livez: %d", status)
 	}
-	if status, body := r.admin("GET", "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "replica") {
-		t.Errorf("readyz: %d %s", status, body)
-	}
+	r.notReady("replica")
 	began := time.Now()
 	r.stop()
 	if err := r.wait(); err != nil || time.Since(began) > 5*time.Second {
@@ -221,9 +227,7 @@ func TestDrains(t *testing.T) {
 	r.post("a")
 	r.stop()
 	<-r.node.closing
-	if status, body := r.admin("GET", "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "shutting down") {
-		t.Errorf("readyz during the drain: %d %s", status, body)
-	}
+	r.notReady("shutting down")
 	if status, _ := r.admin("GET", "/livez"); status != http.StatusOK {
 		t.Errorf("livez during the drain: %d", status)
 	}
@@ -243,7 +247,7 @@ func TestDrainDeadline(t *testing.T) {
 	r.post("a")
 	r.stop()
 	err := r.wait()
-	if !errors.Is(err, errUnclean) || !strings.Contains(err.Error(), "1 tuples to deliver") || exitStatus(err) != exitUnclean {
+	if exitStatus(err) != exitUnclean || !strings.Contains(err.Error(), "1 tuples to deliver") {
 		t.Errorf("ended with %v", err)
 	}
 	a.answer(http.StatusOK)
@@ -328,7 +332,7 @@ func TestSecondSignal(t *testing.T) {
 			if err != nil {
 				return false
 			}
-			defer response.Body.Close()
+			_ = response.Body.Close()
 			return response.StatusCode == want
 		}
 	}

@@ -135,10 +135,14 @@ func differ(a, b *endpoint) string {
 	switch {
 	case !ok || !ok2:
 		return "a sink is called like the other's Kafka cluster: give one of them another name, as in orders=http://…"
-	case !slices.Equal(slices.Sorted(slices.Values(a.hosts)), slices.Sorted(slices.Values(b.hosts))) || a.scheme.name != b.scheme.name:
+	case !sameSet(a.hosts, b.hosts) || a.scheme.name != b.scheme.name:
 		return "the brokers differ: if these are two clusters, give each a name of its own, as in ?cluster=west"
 	case *x != *y:
 		return "sinks on one Kafka cluster share its transactions, so that their options must be the same"
 	}
 	return ""
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }

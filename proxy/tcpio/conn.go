@@ -55,13 +55,12 @@ func (s *Source) serve(reading, working context.Context, conn net.Conn, in proxy
 
 	c := &client{Source: s, conn: conn, scan: newScanner(conn, &s.c, s.slots), in: in}
 	defer c.scan.release()
-	err := c.loop(reading, working)
-	if err == nil || errors.Is(err, io.EOF) {
-		return
+	if err := c.loop(reading, working); !errors.Is(err, io.EOF) {
+		c.refuse(reading, err)
 	}
-	c.refuse(reading, err)
 }
 
+// loop returns why the connection ends: io.EOF if the client has ended it between two tuples.
 func (c *client) loop(reading, working context.Context) error {
 	if c.c.Replies == RepliesSession {
 		if err := c.greet(reading, working); err != nil {
@@ -156,7 +155,7 @@ func (c *client) append(working context.Context, b logbuffer.Batch) error {
 		receipts, err := c.in.Append(ctx, b)
 		switch {
 		case err == nil:
-			return c.judge(receipts)
+			return judge(receipts)
 		case !errors.Is(err, logbuffer.ErrUnavailable):
 			return &refusal{err.Error()}
 		case pause.Wait(ctx) != nil:
@@ -165,7 +164,7 @@ func (c *client) append(working context.Context, b logbuffer.Batch) error {
 	}
 }
 
-func (c *client) judge(receipts []logbuffer.Receipt) error {
+func judge(receipts []logbuffer.Receipt) error {
 	if len(receipts) != 1 {
 		return fmt.Errorf("%w: %d receipts for one batch", logbuffer.ErrUnknown, len(receipts))
 	}
@@ -263,6 +262,7 @@ func (l *refusalLog) warn(msg string, conn net.Conn, err error) {
 	if conn != nil {
 		client = conn.RemoteAddr().String()
 	}
-	l.logger.Warn(msg, slog.String("client", client), slog.String("error", err.Error()), slog.Int("left_out", l.quiet)) //nolint:sloglint // msg is one of three constants
+	l.logger.Warn(msg, slog.String("client", client), //nolint:sloglint // msg is one of three constants
+		slog.String("error", err.Error()), slog.Int("left_out", l.quiet))
 	l.last, l.quiet = time.Now(), 0
 }

@@ -15,9 +15,9 @@
 //	session   precise                                           -
 //
 // A reply has the framing of its tuple. "ok <n>" says that the first n tuples of this connection are durable on a
-// quorum. "error <text>" says that this tuple was not taken, and why; the connection is closed after it and nothing that
-// follows is taken. A sink takes every reply that does not begin with "error" as the acknowledgement of one tuple, so
-// that a sink can feed a source, and any server that answers line by line will do.
+// quorum. "error <text>" says that this tuple was not taken, and why; the connection is closed after it and nothing
+// that follows is taken. A sink takes every reply that does not begin with "error" as the acknowledgement of one tuple,
+// so that a sink can feed a source, and any server that answers line by line will do.
 //
 // With sessions the client's first tuple is "session" (open one) or "session <id>" (go on with it), answered by
 // "session <id> <next>": the number of the tuple that is due, counted from 1 over the life of the session. The client

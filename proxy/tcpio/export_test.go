@@ -1,5 +1,7 @@
 package tcpio
 
+import "ftproxy/logbuffer"
+
 // Split, for the fuzz test.
 func (f Framing) Split(p []byte, from, maxBytes int) (payload []byte, size int, err error) {
 	return f.split(p, from, maxBytes)
@@ -8,11 +10,13 @@ func (f Framing) Split(p []byte, from, maxBytes int) (payload []byte, size int, 
 // Join, for the fuzz test.
 func (f Framing) Join(dst, payload []byte) ([]byte, error) { return f.join(dst, payload) }
 
-// DecodeJSON and EncodeJSON, for the fuzz test.
-var (
-	DecodeJSON = decodeJSON
-	EncodeJSON = encodeJSON
-)
+// DecodeJSON is for the fuzz test.
+func DecodeJSON(p []byte) (logbuffer.Tuple, error) { return decodeJSON(p) }
+
+// EncodeJSON is for the fuzz test.
+func EncodeJSON(id string, b *logbuffer.Batch, t *logbuffer.Tuple) ([]byte, error) {
+	return encodeJSON(id, b, t)
+}
 
 // SlotsTaken tells how many connections hold memory beyond their own 16 KiB.
 func (s *Source) SlotsTaken() int { return len(s.slots) }

@@ -11,18 +11,19 @@ import (
 type Framing uint8
 
 const (
-	// Lines: a tuple ends with a line feed; a carriage return before it is not part of the tuple.
+	// Lines means that a tuple ends with a line feed; a carriage return before it is not part of the tuple.
 	Lines Framing = iota
-	// Frames: a tuple follows its length, four bytes, big-endian.
+	// Frames means that a tuple follows its length, four bytes, big-endian.
 	Frames
 )
 
 const frameHeader = 4
 
-var errNewline = errors.New("the value has a line feed, which would split it in two lines: use framing=frames or format=json")
+var errNewline = errors.New("the value has a line feed, which would split it in two lines: use framing=frames or " +
+	"format=json")
 
-// split cuts the first complete tuple off p; size is 0 when there is none yet. from is where the search may start, since
-// what is before is known.
+// split cuts the first complete tuple off p; size is 0 when there is none yet. from is where the search may start,
+// since what is before is known.
 func (f Framing) split(p []byte, from, maxBytes int) (payload []byte, size int, err error) {
 	if f == Frames {
 		return splitFrame(p, maxBytes)

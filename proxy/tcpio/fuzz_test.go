@@ -28,7 +28,8 @@ func FuzzSplit(f *testing.F) {
 		joined, err := framing.Join(nil, payload)
 		again, n, splitErr := framing.Split(joined, 0, 64)
 		// A carriage return before a line feed is not part of a line, so one at the end of a payload is cut again.
-		if err != nil || splitErr != nil || n != len(joined) || !bytes.Equal(again, payload) && !bytes.HasSuffix(payload, []byte("\r")) {
+		same := bytes.Equal(again, payload) || bytes.HasSuffix(payload, []byte("\r"))
+		if err != nil || splitErr != nil || n != len(joined) || !same {
 			t.Fatalf("%q came back as %q, %v, %v", payload, again, err, splitErr)
 		}
 	})

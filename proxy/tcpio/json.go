@@ -3,6 +3,7 @@ package tcpio
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"unicode/utf8"
@@ -55,7 +56,7 @@ func decodeJSON(p []byte) (logbuffer.Tuple, error) {
 	if err := d.Decode(&j); err != nil {
 		return logbuffer.Tuple{}, &refusal{fmt.Sprintf(`not a JSON tuple like {"key":"k","value":"v"}: %v`, err)}
 	}
-	if _, err := d.Token(); err != io.EOF { //nolint:errorlint // Token returns it bare
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return logbuffer.Tuple{}, &refusal{"more than one JSON object in a tuple"}
 	}
 	t := logbuffer.Tuple{Time: j.Time}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -71,7 +72,7 @@ func (s *scanner) cut(limit int) ([][]byte, error) {
 			s.from = len(s.buf)
 			break
 		}
-		payloads = append(payloads, payload[:len(payload):len(payload)])
+		payloads = append(payloads, slices.Clip(payload))
 		s.buf, s.from, s.handed, s.partial = s.buf[size:], 0, true, time.Time{}
 	}
 	return payloads, nil

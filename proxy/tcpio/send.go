@@ -61,7 +61,7 @@ func (d *delivery) once(ctx context.Context, items []item) error {
 	}
 	// From here the tuples are gone from the buffer: they are written even if ctx ends now.
 	if err := d.write(out); err != nil {
-		d.c.Logger.Warn("connection broke; its last tuples may be lost, since the receiver does not reply",
+		d.c.Logger.WarnContext(ctx, "connection broke; its last tuples may be lost, since the receiver does not reply",
 			slog.Int("tuples", len(items)), slog.String("error", err.Error()))
 		d.hangUp()
 	}
@@ -140,7 +140,7 @@ func (d *delivery) untilReplied(ctx context.Context, items []item) error {
 			continue
 		}
 		d.trouble.Store(&failure)
-		d.c.Logger.Warn("delivery failed", slog.Uint64("acked", d.after), slog.Int("attempts", d.attempts),
+		d.c.Logger.WarnContext(ctx, "delivery failed", slog.Uint64("acked", d.after), slog.Int("attempts", d.attempts),
 			slog.String("error", failure.Error()))
 		if err := retry.Wait(ctx); err != nil {
 			return err
@@ -175,7 +175,8 @@ func (d *delivery) exhausted(failure error) bool {
 func (d *delivery) bury(ctx context.Context, it *item, reason string) error {
 	letter := it.letter(reason, d.attempts)
 	d.attempts = 0
-	d.c.Logger.Warn("tuple becomes a dead letter", slog.Uint64("offset", it.offset), slog.String("reason", reason))
+	d.c.Logger.WarnContext(ctx, "tuple becomes a dead letter", slog.Uint64("offset", it.offset),
+		slog.String("reason", reason))
 	return d.ack(ctx, logbuffer.Ack{UpTo: it.offset, Dead: []logbuffer.Letter{letter}})
 }
 
@@ -262,7 +263,7 @@ func (r *replyReader) next() error {
 			}
 			return nil
 		}
-		if err := r.conn.SetReadDeadline(time.Now().Add(r.wait)); err != nil {
+		if err = r.conn.SetReadDeadline(time.Now().Add(r.wait)); err != nil {
 			return err
 		}
 		chunk := make([]byte, 4<<10)

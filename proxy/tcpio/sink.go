@@ -84,10 +84,10 @@ func (s *Sink) Guarantee() string {
 		return "gap: without replies nobody knows what arrived, so a tuple is sent at most once, and what is under way is " +
 			"lost with a connection; for more set replies=ack"
 	case s.c.Idempotent:
-		return "precise, since the receiver drops what it already has (declared by idempotent=true)"
+		return "precise, since the receiver drops what it already has (FTPROXY_SINK_IDEMPOTENT=true says so)"
 	}
-	return "rollback: after a failure up to " + fmt.Sprint(s.c.Window) + " tuples come again, in order; it is precise if " +
-		"the receiver drops repeats (then declare idempotent=true)"
+	return fmt.Sprintf("rollback: after a failure up to %d tuples come again, in order; precise if the receiver drops "+
+		"repeats and FTPROXY_SINK_IDEMPOTENT=true says so", s.c.Window)
 }
 
 // Trouble is what keeps tuples from being delivered right now; nil if nothing does.
@@ -144,7 +144,9 @@ const (
 	dialTimeout = 10 * time.Second
 )
 
-func retryWaits() proxy.Backoff { return proxy.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second} }
+func retryWaits() proxy.Backoff {
+	return proxy.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+}
 
 func (s *Sink) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -180,7 +182,7 @@ func (s *Sink) connect(ctx context.Context) (net.Conn, error) {
 			return nil, context.Cause(ctx)
 		}
 		s.trouble.Store(&err)
-		s.c.Logger.Warn("sink cannot connect", slog.String("error", err.Error()))
+		s.c.Logger.WarnContext(ctx, "sink cannot connect", slog.String("error", err.Error()))
 		if err := retry.Wait(ctx); err != nil {
 			return nil, err
 		}

@@ -20,12 +20,21 @@ import (
 // receiver is a server that a test plays by hand.
 type receiver struct {
 	t *testing.T
-	net.Listener
+	*net.TCPListener
 }
 
 func newReceiver(t *testing.T) *receiver {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return receiverAt(t, "127.0.0.1:0")
+}
+
+func receiverAt(t *testing.T, addr string) *receiver {
+	t.Helper()
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenTCP("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +44,7 @@ func newReceiver(t *testing.T) *receiver {
 
 func (r *receiver) accept() *peer {
 	r.t.Helper()
-	if err := r.Listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := r.SetDeadline(time.Now().Add(patience)); err != nil {
 		r.t.Fatal(err)
 	}
 	conn, err := r.Accept()
@@ -46,7 +55,7 @@ func (r *receiver) accept() *peer {
 }
 
 // delivering runs a sink from out to addr until the test ends.
-func delivering(t *testing.T, c tcpio.SinkConfig, addr string, out *proxytest.Outlet) (s *tcpio.Sink, stop func() error) {
+func delivering(t *testing.T, c tcpio.SinkConfig, addr string, out *proxytest.Outlet) (*tcpio.Sink, func() error) {
 	t.Helper()
 	c.Name, c.Address = "lines", addr
 	c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -57,7 +66,7 @@ func delivering(t *testing.T, c tcpio.SinkConfig, addr string, out *proxytest.Ou
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, out) }()
-	stop = func() error {
+	stop := func() error {
 		cancel()
 		err := <-ended
 		ended <- err
@@ -101,8 +110,8 @@ func TestRepliesAcknowledge(t *testing.T) {
 	wantAcked(t, out, 3)
 }
 
-// TestBrokenConnection: what was not replied to comes again, in order, one at a time until it is; and no attempt is lost
-// on a connection that the receiver closed while it was idle.
+// TestBrokenConnection: what was not replied to comes again, in order, one at a time until it is; and no attempt is
+// lost on a connection that the receiver closed while it was idle.
 func TestBrokenConnection(t *testing.T) {
 	log, r := proxytest.NewLog("l"), newReceiver(t)
 	out := log.Outlet("lines")
@@ -111,7 +120,7 @@ func TestBrokenConnection(t *testing.T) {
 	p := r.accept()
 	p.want("a", "b", "c")
 	p.send("ok\n")
-	_ = p.Conn.Close()
+	_ = p.Close()
 	p = r.accept()
 	p.want("b")
 	p.send("ok\n")
@@ -119,7 +128,7 @@ func TestBrokenConnection(t *testing.T) {
 	p.send("ok\n")
 	wantAcked(t, out, 3)
 	for i := range 4 { // each would be a failed attempt of the next tuple
-		_ = p.Conn.Close()
+		_ = p.Close()
 		feed(log, fmt.Sprint(i))
 		p = r.accept()
 		p.want(fmt.Sprint(i))
@@ -204,13 +213,13 @@ func TestWithoutReplies(t *testing.T) {
 	out.HoldAcks(false)
 	p.want("a", "b")
 	wantAcked(t, out, 2)
-	_ = p.Conn.Close()
+	_ = p.Close()
 	// The next goes to a new connection: the old one is known to be gone, if it was noticed in time.
 	p = nil
 	for n := uint64(3); p == nil; n++ {
 		feed(log, "x")
 		wantAcked(t, out, n)
-		_ = r.Listener.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond))
+		_ = r.SetDeadline(time.Now().Add(50 * time.Millisecond))
 		if conn, err := r.Accept(); err == nil {
 			p = newPeer(t, conn)
 		}
@@ -234,12 +243,7 @@ func TestReceiverThatIsAway(t *testing.T) {
 	if out.Acked() != 0 {
 		t.Error("acknowledged without a connection")
 	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	(&receiver{t, l}).accept().want("a")
+	receiverAt(t, addr).accept().want("a")
 	wantAcked(t, out, 1)
 	if s.Trouble() != nil {
 		t.Errorf("trouble stays: %v", s.Trouble())

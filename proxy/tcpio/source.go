@@ -18,11 +18,11 @@ import (
 type Replies uint8
 
 const (
-	// RepliesNone: nothing is answered.
+	// RepliesNone means that nothing is answered.
 	RepliesNone Replies = iota
-	// RepliesAck: each tuple is answered, in order.
+	// RepliesAck means that each tuple is answered, in order.
 	RepliesAck
-	// RepliesSession: as RepliesAck, and tuples are numbered within a session that outlives connections. Sources only.
+	// RepliesSession is RepliesAck, with tuples numbered within a session that outlives connections. Sources only.
 	RepliesSession
 )
 
@@ -175,7 +175,7 @@ func (s *Source) accept(ctx context.Context, l net.Listener, start func(net.Conn
 			s.open.Add(1)
 			start(conn)
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the listener was closed because ctx ended
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("listening for %s: %w", s.c.Name, err)
 		default: // out of descriptors, or the client was gone already
