@@ -22,6 +22,7 @@ type settings struct {
 	partitions       int
 	tuples, rate     int64
 	size             int
+	stay             bool
 }
 
 func main() {
@@ -44,6 +45,7 @@ func run(ctx context.Context, args []string) error {
 	f.Int64Var(&s.tuples, "tuples", 30_000, "tuples a partition")
 	f.Int64Var(&s.rate, "rate", 3_000, "tuples a second, over all partitions")
 	f.IntVar(&s.size, "size", 200, "bytes a tuple")
+	f.BoolVar(&s.stay, "stay", false, "do not end after the last tuple, but when told to")
 	if len(args) == 0 {
 		return errors.New("say produce or check")
 	}
@@ -73,6 +75,9 @@ func (s *settings) produce(ctx context.Context) error {
 		return err
 	}
 	say("sent %d tuples, and %d of them again", s.tuples*int64(s.partitions), u.Repeated())
+	if s.stay {
+		<-ctx.Done()
+	}
 	return nil
 }
 
