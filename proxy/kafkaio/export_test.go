@@ -19,7 +19,9 @@ type (
 )
 
 // Connect replaces the dialler of a configuration.
-func (c *Connection) Connect(f func(ctx context.Context, network, addr string) (net.Conn, error)) { c.connect = f }
+func (c *Connection) Connect(f func(ctx context.Context, network, addr string) (net.Conn, error)) {
+	c.connect = f
+}
 
 // NewMarker makes a marker.
 func NewMarker(lineage, buffer string, n, hash uint64, refused ...Refusal) Marker {
@@ -69,3 +71,6 @@ func Inflate(limit int, src []byte, codec int8) ([]byte, error) {
 	defer f.close()
 	return f.Decompress(src, kgo.CompressionCodecType(codec))
 }
+
+// Held is how many bytes are fetched and not yet in the log.
+func (s *Source) Held() int64 { return s.stats.held.Load() }

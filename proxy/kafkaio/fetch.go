@@ -154,7 +154,7 @@ func (f *fetcher) eligible() (parts []wanted, rest bool) {
 		if p.leader != f.node {
 			continue
 		}
-		if p.queued >= queuedChunks || f.r.held >= f.r.cfg.PrefetchBytes {
+		if p.queued >= queuedChunks || f.r.s.stats.held.Load() >= int64(f.r.cfg.PrefetchBytes) {
 			rest = true
 			continue
 		}
@@ -211,7 +211,7 @@ func (f *fetcher) take(w wanted, rp *kmsg.FetchResponseTopicPartition) {
 	p.sick, p.next = nil, next
 	if len(c.tuples) > 0 {
 		p.queued++
-		f.r.held += c.bytes
+		f.r.s.stats.held.Add(int64(c.bytes))
 		p.queue <- c // has room for queuedChunks
 	} else if next > w.next && p.queued == 0 {
 		p.admitted.Store(next) // only control records and aborted ones
@@ -275,7 +275,7 @@ func (r *reading) appendPart(ctx context.Context, p *part) {
 		}
 		r.mu.Lock()
 		p.queued--
-		r.held -= c.bytes
+		r.s.stats.held.Add(-int64(c.bytes))
 		for _, f := range r.fetchers {
 			f.nudge()
 		}

@@ -82,6 +82,7 @@ type SourceStats struct {
 
 type sourceCounters struct {
 	tuples, duplicates, withoutID, retries atomic.Uint64
+	held                                   atomic.Int64 // bytes fetched and not yet in the log
 	trouble, groupTrouble                  trouble
 
 	mu    sync.Mutex
@@ -207,6 +208,7 @@ func (s *Source) once(ctx context.Context, in proxy.Intake) error {
 		poke: make(chan struct{}, 1), fetchers: map[int32]*fetcher{},
 	}
 	defer r.cl.close()
+	defer s.stats.held.Store(0)
 	defer s.show(nil)
 	defer r.wg.Wait()
 	err := r.run(ctx)
@@ -236,7 +238,6 @@ type reading struct {
 	mu       sync.Mutex // guards what follows, and leader, next and queued of each part
 	parts    []*part
 	fetchers map[int32]*fetcher
-	held     int // bytes fetched and not yet in the log
 }
 
 // run keeps the assignment up to date until ctx ends.
