@@ -57,6 +57,9 @@ type shedder struct {
 	sink Sink
 }
 
+// Trouble is the sink's own, if it tells of any.
+func (s *shedder) Trouble() error { return troubleOf(s.sink)() }
+
 var errBehind = errors.New("the sink leaves too much behind it")
 
 // Run runs the sink and stops it whenever it is too far behind.

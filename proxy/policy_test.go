@@ -160,6 +160,19 @@ func TestPolicyRefused(t *testing.T) {
 	}
 }
 
+func TestPolicyPassesTrouble(t *testing.T) {
+	policy := proxy.Policy{
+		Over: "drop", MaxBytes: 1, Retained: func() int64 { return 0 }, Logger: slog.New(slog.DiscardHandler),
+	}
+	wrapped, err := policy.Wrap(runFunc(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, ok := wrapped.(interface{ Trouble() error }); !ok || s.Trouble() == nil {
+		t.Error("a sink's trouble does not come through its policy")
+	}
+}
+
 // What makes the sink stop for good goes through the policy.
 func TestPolicyPassesErrors(t *testing.T) {
 	for _, want := range []error{&proxy.Halt{Cause: errors.New("x")}, errors.New("y"), fmt.Errorf("z: %w",

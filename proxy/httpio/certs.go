@@ -1,6 +1,7 @@
 package httpio
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -39,58 +40,46 @@ type pair struct {
 
 	mu     sync.Mutex
 	now    *tls.Certificate
-	stamp  [2]time.Time
+	text   [2][]byte // what now was made of; times of change are too coarse to tell
 	looked time.Time
 }
 
 // loadPair reads the files for the first time; here an error is final.
 func loadPair(certFile, keyFile string) (*pair, error) {
 	p := &pair{certFile: certFile, keyFile: keyFile}
-	stamp, err := p.stat()
-	if err != nil {
-		return nil, err
-	}
-	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("tls: certificate %s with key %s: %w", certFile, keyFile, err)
-	}
-	p.now, p.stamp, p.looked = &cert, stamp, time.Now()
-	return p, nil
+	return p, p.load()
 }
 
-func (p *pair) stat() (stamp [2]time.Time, err error) {
+// load reads the files, and makes a certificate of them if they have changed.
+func (p *pair) load() error {
+	p.looked = time.Now()
+	var text [2][]byte
 	for i, name := range []string{p.certFile, p.keyFile} {
-		info, err := os.Stat(name)
-		if err != nil {
-			return stamp, fmt.Errorf("tls: %w", err)
+		var err error
+		if text[i], err = os.ReadFile(name); err != nil {
+			return fmt.Errorf("tls: %w", err)
 		}
-		stamp[i] = info.ModTime()
 	}
-	return stamp, nil
+	if p.now != nil && bytes.Equal(text[0], p.text[0]) && bytes.Equal(text[1], p.text[1]) {
+		return nil
+	}
+	cert, err := tls.X509KeyPair(text[0], text[1])
+	if err != nil {
+		return fmt.Errorf("tls: certificate %s with key %s: %w", p.certFile, p.keyFile, err)
+	}
+	p.now, p.text = &cert, text
+	return nil
 }
 
 // get returns the certificate in use, after a look at the files if the last look is a second old.
 func (p *pair) get() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.looked) < time.Second {
-		return p.now
+	if time.Since(p.looked) >= time.Second {
+		if err := p.load(); err != nil {
+			p.failed.Add(1)
+		}
 	}
-	p.looked = time.Now()
-	stamp, err := p.stat()
-	if err != nil {
-		p.failed.Add(1)
-		return p.now
-	}
-	if stamp == p.stamp {
-		return p.now
-	}
-	cert, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
-	if err != nil {
-		p.failed.Add(1)
-		return p.now
-	}
-	p.now, p.stamp = &cert, stamp
 	return p.now
 }
 

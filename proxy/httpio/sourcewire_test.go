@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -192,6 +193,13 @@ func TestSourceManyConnections(t *testing.T) {
 		})
 	}
 	clients.Wait()
+	for _, stats := range []any{s.Stats(), newSink(t, nil).Stats()} {
+		for _, field := range reflect.VisibleFields(reflect.TypeOf(stats)) {
+			if field.Type.Kind() != reflect.Uint64 {
+				t.Errorf("%T.%s is no plain counter: metrics could grow with connections", stats, field.Name)
+			}
+		}
+	}
 	if got := s.Stats(); got.Requests != n || got.Admitted != n {
 		t.Errorf("%+v", got)
 	}
