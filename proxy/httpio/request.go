@@ -49,9 +49,6 @@ func (d *delivery) single(h http.Header, it *item) []byte {
 	key := tupleKey(d.out.Lineage(), it.offset)
 	h.Set(headerIdem, key)
 	h.Set(headerOrigin, escape(originOf(it)))
-	if it.batch.Sink != "" {
-		h.Set(headerSink, escape([]byte(it.batch.Sink)))
-	}
 	if h.Get("Content-Type") == "" {
 		h.Set("Content-Type", "application/octet-stream")
 	}
