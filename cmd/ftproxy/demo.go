@@ -89,7 +89,7 @@ func (c *demoCmd) show(ctx context.Context, dir string, out io.Writer) (err erro
 		return err
 	}
 	defer d.killAll()
-	if err := d.start(ctx); err != nil {
+	if err = d.start(ctx); err != nil {
 		return d.explain(err)
 	}
 	progress, stopProgress := context.WithCancel(ctx)

@@ -64,7 +64,7 @@ func (d *demo) killLeader(ctx context.Context) error {
 	leader.Kill()
 	d.out.say("SIGKILL %s, the leader", leader.Node)
 	if len(d.fleet.Replicas) == 1 {
-		if err := leader.Start(); err != nil {
+		if err = leader.Start(); err != nil {
 			return err
 		}
 	}
@@ -102,7 +102,7 @@ func (d *demo) crashDownstream(ctx context.Context) (err error) {
 	d.crashes++
 	d.downstream.Kill()
 	d.out.say("SIGKILL downstream")
-	if err := pause(ctx, time.Second); err != nil {
+	if err = pause(ctx, time.Second); err != nil {
 		return err
 	}
 	d.downstream, err = fleet.Start(d.down)

@@ -56,11 +56,13 @@ func TestJudgeFile(t *testing.T) {
 		text string
 		want checker.Verdict
 	}{
-		"clean":      {line("a/1", 1) + line("a/2", 2), checker.Verdict{Sent: 2, Delivered: 2}},
-		"lost":       {line("a/2", 2), checker.Verdict{Sent: 2, Delivered: 1, Lost: 1}},
-		"duplicated": {line("a/1", 1) + line("a/2", 1) + line("a/3", 2), checker.Verdict{Sent: 2, Delivered: 2, Duplicated: 1}},
-		"reordered":  {line("a/1", 2) + line("a/2", 1), checker.Verdict{Sent: 2, Delivered: 2, Reordered: 1}},
-		"torn":       {line("a/1", 1) + line("a/2", 2) + "a/3\thalf\n", checker.Verdict{Sent: 2, Delivered: 2, Torn: 1}},
+		"clean": {line("a/1", 1) + line("a/2", 2), checker.Verdict{Sent: 2, Delivered: 2}},
+		"lost":  {line("a/2", 2), checker.Verdict{Sent: 2, Delivered: 1, Lost: 1}},
+		"duplicated": {
+			line("a/1", 1) + line("a/2", 1) + line("a/3", 2), checker.Verdict{Sent: 2, Delivered: 2, Duplicated: 1},
+		},
+		"reordered": {line("a/1", 2) + line("a/2", 1), checker.Verdict{Sent: 2, Delivered: 2, Reordered: 1}},
+		"torn":      {line("a/1", 1) + line("a/2", 2) + "a/3\thalf\n", checker.Verdict{Sent: 2, Delivered: 2, Torn: 1}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
