@@ -47,6 +47,8 @@ type Config struct {
 
 	// hooks replaces the surroundings in tests; nil in production.
 	hooks *hooks
+	// hashEvery is the number of entries between two comparisons of the replicas; 0 for the default.
+	hashEvery uint64
 }
 
 // TLSFiles names PEM files. They are read again when they change on disk; files that do not parse leave the former ones

@@ -155,7 +155,7 @@ func (n *Node) openStore() (disk, error) {
 func (c Config) storage(fatal func(error), log *slog.Logger) storageConfig {
 	return storageConfig{
 		dir: c.DataDir, node: c.Node, snapshotBytes: c.Limits.SnapshotBytes, minFree: c.Limits.FreeBytes, fatal: fatal,
-		checkEntry: func(data []byte) error { _, err := decodeEntry(data); return err },
+		checkEntry: intactEntry,
 		repeated: func(index uint64) {
 			log.Error("the leader sent the same snapshot again", slog.Uint64("index", index))
 		},

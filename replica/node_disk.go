@@ -1,12 +1,24 @@
 package replica
 
 import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"ftproxy/logbuffer"
 )
+
+// intactEntry checks an entry's checksum, whatever its version. An error wraps logbuffer.ErrCorrupt.
+func intactEntry(p []byte) error {
+	cut := len(p) - entryTail
+	if cut < 1 || crc32.Checksum(p[:cut], castagnoli) != binary.LittleEndian.Uint32(p[cut:]) {
+		return fmt.Errorf("%w: the checksum of an entry of %d bytes is wrong", logbuffer.ErrCorrupt, len(p))
+	}
+	return nil
+}
 
 // disk is a node's data folder as the node uses it. The one implementation is storageDisk; tests of many nodes in one
 // process have another in memory.

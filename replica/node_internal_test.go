@@ -78,8 +78,10 @@ func deliver(t *testing.T, n *Node, want int) []string {
 				if err != nil {
 					return err
 				}
-				for _, tuple := range b.Tuples {
-					got = append(got, string(tuple.Value))
+				for i, tuple := range b.Tuples {
+					if s.First+uint64(i) > after { // a batch may be acknowledged in part
+						got = append(got, string(tuple.Value))
+					}
 				}
 				after = s.Last
 			}

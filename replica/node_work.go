@@ -119,6 +119,8 @@ func (n *Node) compareHashes(ctx context.Context) {
 			voters = len(s.Settings().Voters)
 		})
 		if slices.Contains(judged, me) && n.core.AppliedIndex() >= n.core.CommitIndex() {
+			n.stopping.Store(true)
+			wait(ctx, n.config.ElectionTimeout) // so that the others learn the judgement from this leader
 			n.fail(fmt.Errorf("%w: %s", ErrDiverged, reason))
 			return
 		}

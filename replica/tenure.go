@@ -288,6 +288,9 @@ func (c Config) settings() Settings {
 	s.In = slices.Clone(c.Readers)
 	s.Verdicts = window
 	s.Letters = c.Limits.DeadLetters
+	if c.hashEvery != 0 {
+		s.HashEvery = c.hashEvery
+	}
 	s.Dedup = dedup.Bounds{
 		IDs: c.Limits.IDs, IDAge: c.Limits.IDAge.Milliseconds(),
 		Sessions: c.Limits.Sessions, SessionAge: c.Limits.SessionAge.Milliseconds(), Sources: s.Dedup.Sources,
