@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // prefix is what every variable's name begins with.
 const prefix = "FTPROXY_"
@@ -59,4 +62,6 @@ type config struct {
 
 	sources, sinks []endpoint
 	peers          map[string]string
+
+	badCertificates *atomic.Uint64 // times that changed TLS files could not be read
 }

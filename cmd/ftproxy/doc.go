@@ -12,6 +12,6 @@
 // and judging them), fields.go (the tags), mistakes.go (the list, the nearest name), bytesize.go, endpoint.go (URLs),
 // options.go and optionhelp.go (their options), recovery.go (what can be held), ports.go and wire.go (making sources
 // and sinks), tlsfiles.go, gate.go (the intake while the replica starts), run.go (the life of the process), admin.go,
-// dead.go, metrics.go and requests.go (the admin address), check.go, configcmd.go, recover.go, logging.go, demo*.go
+// dead.go, metrics.go and traffic.go (the admin address), check.go, configcmd.go, recover.go, logging.go, demo*.go
 // (the demo).
 package main

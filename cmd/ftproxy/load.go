@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"ftproxy/proxy"
 )
@@ -16,7 +17,7 @@ import (
 // hostname is what the node is called if nothing else says so.
 func load(environ []string, hostname string) (*config, error) {
 	var wrong mistakes
-	c := &config{}
+	c := &config{badCertificates: &atomic.Uint64{}}
 	fields := fieldsOf(c, "env")
 	values := ours(environ, fields, &wrong)
 	parse(c, "env", values, func(f field, problem string) { wrong.add(prefix+f.key, f.example, "%s", problem) })

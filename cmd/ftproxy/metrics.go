@@ -48,8 +48,13 @@ func (m *meter) stages(s *sample) {
 		s.gauge("stage_stuck_seconds", "How long it has owed something and got nothing done.", stage.StuckSeconds, labels...)
 	}
 	for _, source := range m.node.sources {
-		requests(s, source.name, source.source)
+		s.source(source.name, source.source)
 	}
+	for _, sink := range m.node.sinks {
+		s.sink(sink.reader.Name, sink.sink)
+	}
+	s.counter("bad_certificates_total", "Changed TLS files of sources and sinks that could not be read.",
+		float64(m.node.badCertificates()))
 }
 
 func (s *sample) replica(r *replica.Status) {
@@ -77,7 +82,8 @@ func (s *sample) replica(r *replica.Status) {
 	s.counter("link_sent_bytes_total", "Sent to other nodes.", float64(r.Links.SentBytes))
 	s.counter("link_received_bytes_total", "Received from other nodes.", float64(r.Links.ReceivedBytes))
 	s.counter("link_refused_total", "Connections of other nodes that were refused.", float64(r.Links.Refused))
-	s.counter("bad_certificates_total", "Changed TLS files that could not be read.", float64(r.Links.BadCertificates))
+	s.counter("link_bad_certificates_total", "Changed TLS files of the links that could not be read.",
+		float64(r.Links.BadCertificates))
 	s.gauge("certificate_expiry_seconds", "When this node's certificate expires, Unix time; 0 without TLS.",
 		float64(r.Links.CertificateExpiry)/1e3)
 	s.gauge("disk_free_bytes", "Free space of the data folder's disk.", float64(r.Disk.FreeBytes))

@@ -152,7 +152,8 @@ func (j *job) stop() {
 func (n *node) lead(ctx context.Context, t *replica.Tenure) error {
 	stages := n.sourceStages(true, &n.gate)
 	for _, s := range n.sinks {
-		stages = append(stages, proxy.SinkStage(s.reader.Name, s.Guarantee(), s.limited, outlet{t.Outlet(s.reader.Name)}))
+		voiced := voicedSink{s.limited, troubleOf(s.sink)}
+		stages = append(stages, proxy.SinkStage(s.reader.Name, s.Guarantee(), voiced, outlet{t.Outlet(s.reader.Name)}))
 	}
 	return n.stages.Run(ctx, stages...)
 }
@@ -161,7 +162,8 @@ func (n *node) sourceStages(polling bool, in proxy.Intake) []proxy.Stage {
 	var stages []proxy.Stage
 	for _, s := range n.sources {
 		if (s.listens() == nil) == polling {
-			stages = append(stages, proxy.SourceStage(s.name, s.Guarantee(), s.source, in))
+			voiced := voicedSource{s.source, troubleOf(s.source)}
+			stages = append(stages, proxy.SourceStage(s.name, s.Guarantee(), voiced, in))
 		}
 	}
 	return stages

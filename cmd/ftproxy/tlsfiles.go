@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,7 +15,7 @@ func (c *config) serverTLS(e *endpoint, clients string) (*tls.Config, error) {
 	if !e.scheme.secure() {
 		return nil, nil //nolint:nilnil // no TLS, and nothing wrong
 	}
-	pair := &certificate{cert: c.TLSCertFile, key: c.TLSKeyFile}
+	pair := &certificate{cert: c.TLSCertFile, key: c.TLSKeyFile, bad: c.badCertificates}
 	if _, err := pair.get(); err != nil {
 		return nil, err
 	}
@@ -46,7 +47,7 @@ func (c *config) clientTLS(e *endpoint) (*tls.Config, error) {
 		t.RootCAs = pool
 	}
 	if c.TLSCertFile != "" {
-		pair := &certificate{cert: c.TLSCertFile, key: c.TLSKeyFile}
+		pair := &certificate{cert: c.TLSCertFile, key: c.TLSKeyFile, bad: c.badCertificates}
 		if _, err := pair.get(); err != nil {
 			return nil, err
 		}
@@ -72,6 +73,7 @@ func authorities(file string) (*x509.CertPool, error) {
 // cannot be read keep the old one in use.
 type certificate struct {
 	cert, key string
+	bad       *atomic.Uint64
 
 	mu     sync.Mutex
 	loaded *tls.Certificate
@@ -92,6 +94,7 @@ func (c *certificate) get() (*tls.Certificate, error) {
 	}
 	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
 	if err != nil {
+		c.bad.Add(1)
 		if c.loaded != nil {
 			return c.loaded, nil
 		}

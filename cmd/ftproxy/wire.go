@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
 
 	"ftproxy/logbuffer"
 	"ftproxy/proxy"
+	"ftproxy/proxy/kafkaio"
 	"ftproxy/replica"
 )
 
@@ -47,6 +49,43 @@ type wiredSink struct {
 	reader logbuffer.Reader
 	sink
 	limited proxy.Sink // with its policy
+}
+
+// voiced is a sink or source that can say what troubles it, which the supervisor looks for.
+type (
+	voicedSink struct {
+		proxy.Sink
+		trouble func() error
+	}
+	voicedSource struct {
+		proxy.Source
+		trouble func() error
+	}
+)
+
+// Trouble is what keeps it from getting on right now; nil if nothing does.
+func (v voicedSink) Trouble() error   { return v.trouble() }
+func (v voicedSource) Trouble() error { return v.trouble() }
+
+// troubleOf is how a port of any protocol is asked for its trouble.
+func troubleOf(p port) func() error {
+	switch x := p.(type) {
+	case interface{ Trouble() error }:
+		return x.Trouble
+	case *kafkaio.Source:
+		return func() error { return asError(x.Stats().LastError) }
+	case *kafkaio.Sink:
+		return func() error { return asError(x.Stats().LastError) }
+	default:
+		return func() error { return nil }
+	}
+}
+
+func asError(text string) error {
+	if text == "" {
+		return nil
+	}
+	return errors.New(text)
 }
 
 // wire makes all sources and sinks. Nothing is started.

@@ -45,6 +45,7 @@ func (s *Source) serve(reading, working context.Context, conn net.Conn, in proxy
 		err := secure.HandshakeContext(ctx)
 		cancel()
 		if err != nil {
+			s.refused.Add(1)
 			s.log.warn("connection refused", conn, fmt.Errorf("TLS handshake: %w", err))
 			return
 		}
@@ -53,7 +54,7 @@ func (s *Source) serve(reading, working context.Context, conn net.Conn, in proxy
 	defer context.AfterFunc(reading, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	defer context.AfterFunc(working, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 
-	c := &client{Source: s, conn: conn, scan: newScanner(conn, &s.c, s.slots), in: in}
+	c := &client{Source: s, conn: conn, scan: newScanner(conn, s), in: in}
 	defer c.scan.release()
 	if err := c.loop(reading, working); !errors.Is(err, io.EOF) {
 		c.refuse(reading, err)
@@ -119,7 +120,7 @@ func (c *client) take(working context.Context, payloads [][]byte) error {
 
 func (c *client) batch(payloads [][]byte) (b logbuffer.Batch, invalid error) {
 	b = logbuffer.Batch{Source: "tcp/" + c.c.Name, Tuples: make([]logbuffer.Tuple, 0, len(payloads))}
-	if c.session != "" {
+	if c.session != "" && !c.mutant.unnumbered {
 		b.Source, b.Rule = c.session, logbuffer.RuleSession
 	}
 	for _, p := range payloads {
@@ -133,7 +134,10 @@ func (c *client) batch(payloads [][]byte) (b logbuffer.Batch, invalid error) {
 			t.Position = c.next + int64(len(b.Tuples))
 		}
 		if c.c.ID.Wanted() {
-			id, _ := c.c.ID.ID(c.c.Name, &t) // a tuple without its id is admitted
+			id, ok := c.c.ID.ID(c.c.Name, &t)
+			if !ok { // it is admitted all the same
+				c.withoutID.Add(1)
+			}
 			b.IDs = append(b.IDs, id)
 		}
 		b.Tuples = append(b.Tuples, t)
@@ -182,6 +186,7 @@ func judge(receipts []logbuffer.Receipt) error {
 
 func (c *client) confirm(n int) error {
 	c.next += int64(n)
+	c.tuples.Add(uint64(n))
 	if c.c.Replies == RepliesNone {
 		c.taken += int64(n)
 		return nil
@@ -215,6 +220,7 @@ func (c *client) refuse(reading context.Context, err error) {
 	if reading.Err() != nil {
 		why, forClient = &refusal{"shutting down; send it again to another replica, or later"}, true
 	} else {
+		c.refused.Add(1)
 		c.log.warn("connection ended", c.conn, err)
 	}
 	if !forClient || c.c.Replies == RepliesNone {

@@ -34,13 +34,15 @@ type scanner struct {
 	handed  bool   // tuples that were given out share buf's memory
 	full    bool   // the last read filled the memory: more is waiting
 	held    bool   // this connection has a slot
+	mutant  sourceMutant
 	partial time.Time
 }
 
-func newScanner(conn net.Conn, c *SourceConfig, s slots) *scanner {
+func newScanner(conn net.Conn, s *Source) *scanner {
+	c := &s.c
 	return &scanner{
-		conn: conn, framing: c.Framing, maxBytes: c.MaxTupleBytes, idle: c.IdleTimeout, slow: c.TupleTimeout, slots: s,
-		buf: make([]byte, 0, baseBytes),
+		conn: conn, framing: c.Framing, maxBytes: c.MaxTupleBytes, idle: c.IdleTimeout, slow: c.TupleTimeout,
+		slots: s.slots, buf: make([]byte, 0, baseBytes), mutant: s.mutant,
 	}
 }
 
@@ -92,6 +94,10 @@ func (s *scanner) fill(ctx context.Context) error {
 	s.buf = s.buf[:len(s.buf)+n]
 	s.full = len(s.buf) == cap(s.buf)
 	if n > 0 || err == nil {
+		return nil
+	}
+	if s.mutant.takeCutLines && len(s.buf) > 0 && errors.Is(err, io.EOF) {
+		s.buf = append(s.buf, '\n')
 		return nil
 	}
 	return s.explain(ctx, err)
@@ -154,6 +160,9 @@ func (s *scanner) room(ctx context.Context) error {
 func (s *scanner) hold(ctx context.Context) error {
 	if s.held {
 		return nil
+	}
+	if s.mutant.noSlots {
+		s.slots = make(slots, 1)
 	}
 	wait := time.NewTimer(2 * s.slow) // who has the slot may take slow
 	defer wait.Stop()

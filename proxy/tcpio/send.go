@@ -56,7 +56,9 @@ func (d *delivery) once(ctx context.Context, items []item) error {
 		}
 		out = append(out, items[i].bytes...)
 	}
-	if err := d.ack(ctx, ack); err != nil {
+	if d.mutant.ackAfterWrite {
+		defer d.ack(ctx, ack) //nolint:errcheck // a mutant
+	} else if err := d.ack(ctx, ack); err != nil {
 		return err
 	}
 	// From here the tuples are gone from the buffer: they are written even if ctx ends now.
@@ -140,6 +142,7 @@ func (d *delivery) untilReplied(ctx context.Context, items []item) error {
 			continue
 		}
 		d.trouble.Store(&failure)
+		d.failures.Add(1)
 		d.c.Logger.WarnContext(ctx, "delivery failed", slog.Uint64("acked", d.after), slog.Int("attempts", d.attempts),
 			slog.String("error", failure.Error()))
 		if err := retry.Wait(ctx); err != nil {
@@ -151,7 +154,7 @@ func (d *delivery) untilReplied(ctx context.Context, items []item) error {
 
 // next returns the items to send together.
 func (d *delivery) next(items []item) []item {
-	if d.attempts > 0 {
+	if d.attempts > 0 && !d.mutant.keepWindow {
 		return items[:1]
 	}
 	n := 0
@@ -165,7 +168,7 @@ func (d *delivery) next(items []item) []item {
 // answered anything new is no attempt, unless it was made for this one: the receiver may have closed it while idle.
 func (d *delivery) exhausted(failure error) bool {
 	_, refused := errors.AsType[*refusal](failure)
-	if !refused && !d.fresh {
+	if !refused && !d.fresh && !d.mutant.blameIdle {
 		return false
 	}
 	d.attempts++
@@ -213,7 +216,9 @@ func (d *delivery) window(ctx context.Context, items []item) (answered int, fail
 		}
 	})
 	for failure == nil && answered < len(items) {
-		if failure = d.replies.next(); failure == nil {
+		if d.mutant.ackUnreplied {
+			answered++
+		} else if failure = d.replies.next(); failure == nil {
 			answered++
 		}
 	}

@@ -44,8 +44,18 @@ type SinkConfig struct {
 
 // Sink sends tuples to a TCP server. It implements proxy.Sink.
 type Sink struct {
-	c       SinkConfig
-	trouble atomic.Pointer[error]
+	c        SinkConfig
+	trouble  atomic.Pointer[error]
+	failures atomic.Uint64
+	mutant   sinkMutant
+}
+
+// sinkMutant switches protections off, for the tests that show what each is for.
+type sinkMutant struct {
+	ackAfterWrite bool // without replies, move the cursor after the bytes
+	blameIdle     bool // count a connection that broke while idle as a failed attempt
+	keepWindow    bool // after a failure go on sending many tuples at once
+	ackUnreplied  bool // do not wait for replies
 }
 
 // NewSink checks c and returns a sink that is not yet connected.
@@ -97,6 +107,9 @@ func (s *Sink) Trouble() error {
 	}
 	return nil
 }
+
+// Failures counts the connections and attempts that failed since the process started.
+func (s *Sink) Failures() uint64 { return s.failures.Load() }
 
 // Check connects, and closes the connection again.
 func (s *Sink) Check(ctx context.Context) ([]string, error) {
@@ -182,6 +195,7 @@ func (s *Sink) connect(ctx context.Context) (net.Conn, error) {
 			return nil, context.Cause(ctx)
 		}
 		s.trouble.Store(&err)
+		s.failures.Add(1)
 		s.c.Logger.WarnContext(ctx, "sink cannot connect", slog.String("error", err.Error()))
 		if err := retry.Wait(ctx); err != nil {
 			return nil, err

@@ -55,13 +55,18 @@ func (r *receiver) accept() *peer {
 }
 
 // delivering runs a sink from out to addr until the test ends.
-func delivering(t *testing.T, c tcpio.SinkConfig, addr string, out *proxytest.Outlet) (*tcpio.Sink, func() error) {
+func delivering(
+	t *testing.T, c tcpio.SinkConfig, addr string, out *proxytest.Outlet, mutate ...func(*tcpio.Sink),
+) (*tcpio.Sink, func() error) {
 	t.Helper()
 	c.Name, c.Address = "lines", addr
 	c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	s, err := tcpio.NewSink(c)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range mutate {
+		m(s)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -59,13 +59,32 @@ type SourceConfig struct {
 	Logger *slog.Logger
 }
 
+// SourceStats counts what a source did since the process started.
+type SourceStats struct {
+	// Connections are open now, Refused were ended by the source, for what the client did or for lack of room.
+	Connections, Refused uint64
+	// Tuples were made durable, WithoutID of them have no id although a rule for ids is set.
+	Tuples, WithoutID uint64
+}
+
 // Source listens for tuples. It implements proxy.Source.
 type Source struct {
 	c     SourceConfig
 	slots slots
 	bound atomic.Pointer[net.Addr]
 	open  atomic.Int64 // connections
-	log   refusalLog
+
+	refused, tuples, withoutID atomic.Uint64
+
+	mutant sourceMutant
+	log    refusalLog
+}
+
+// sourceMutant switches protections off, for the tests that show what each is for.
+type sourceMutant struct {
+	takeCutLines bool // take what stands before the end of the connection for a whole line
+	noSlots      bool // give every connection all the memory that it asks for
+	unnumbered   bool // do not number the tuples of a session
 }
 
 // NewSource checks c and returns a source that is not yet listening.
@@ -102,6 +121,13 @@ func (s *Source) Addr() net.Addr {
 		return *a
 	}
 	return nil
+}
+
+// Stats returns the counters.
+func (s *Source) Stats() SourceStats {
+	return SourceStats{
+		Connections: uint64(s.open.Load()), Refused: s.refused.Load(), Tuples: s.tuples.Load(), WithoutID: s.withoutID.Load(),
+	}
 }
 
 // Guarantee says in words what holds at this edge, and on what condition.
@@ -191,6 +217,7 @@ const acceptPause = 50 * time.Millisecond
 
 // turnAway refuses a connection without starting anything for it.
 func (s *Source) turnAway(conn net.Conn) {
+	s.refused.Add(1)
 	s.log.warn("connection refused", conn, fmt.Errorf("more than %d connections", s.c.MaxConnections))
 	if s.c.Replies != RepliesNone && s.c.TLS == nil {
 		reply, err := s.c.Framing.join(nil, []byte("error too many connections"))

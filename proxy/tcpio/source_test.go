@@ -21,13 +21,18 @@ import (
 const patience = 10 * time.Second
 
 // listening runs a source until the test ends and returns its address.
-func listening(t *testing.T, c tcpio.SourceConfig, in proxy.Intake) (s *tcpio.Source, addr string, stop func()) {
+func listening(
+	t *testing.T, c tcpio.SourceConfig, in proxy.Intake, mutate ...func(*tcpio.Source),
+) (s *tcpio.Source, addr string, stop func()) {
 	t.Helper()
 	c.Name, c.Listen = "lines", "127.0.0.1:0"
 	c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	s, err := tcpio.NewSource(c)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, m := range mutate {
+		m(s)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
