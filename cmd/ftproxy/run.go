@@ -60,12 +60,14 @@ type node struct {
 	started time.Time
 	closing chan struct{}            // closed when an orderly shutdown begins
 	bound   atomic.Pointer[net.Addr] // of the admin address
+
+	open func(context.Context, replica.Config) (*replica.Node, error) // replica.Open, but in tests
 }
 
 func newNode(c *config, log *slog.Logger) (*node, error) {
 	n := &node{
 		c: c, log: log, started: time.Now(), closing: make(chan struct{}),
-		stages: &proxy.Supervisor{Logger: log, StallAfter: c.StallAfter},
+		stages: &proxy.Supervisor{Logger: log, StallAfter: c.StallAfter}, open: replica.Open,
 	}
 	var err error
 	n.sources, n.sinks, err = wire(c, log, n.retained)
@@ -97,7 +99,7 @@ func (n *node) run(ctx context.Context) (err error) {
 		return damage
 	})
 	defer sources.stop() // for the ways out below; the orderly one stops them first
-	replicated, err := replica.Open(ctx, n.replicaConfig())
+	replicated, err := n.open(ctx, n.replicaConfig())
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end while it was starting: nothing had begun

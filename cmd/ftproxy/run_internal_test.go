@@ -94,6 +94,12 @@ func start(t *testing.T, dir, sink string, more ...string) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startNode(t, n)
+}
+
+// startNode runs a node until the test ends.
+func startNode(t *testing.T, n *node) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &running{t: t, node: n, stop: cancel, done: make(chan error, 1)}
 	go func() { r.done <- n.run(ctx) }()
@@ -215,6 +221,41 @@ func TestPeersAway(t *testing.T) {
 	r.stop()
 	if err := r.wait(); err != nil || time.Since(began) > 5*time.Second {
 		t.Errorf("stopped after %v with %v", time.Since(began), err)
+	}
+}
+
+// TestSlowOpening: while the replica reads its data, which may take long, the node listens, refuses and stops.
+func TestSlowOpening(t *testing.T) {
+	c := mustLoad(t, relay("FTPROXY_SOURCE=http://127.0.0.1:0/in", "FTPROXY_ADMIN_ADDR=127.0.0.1:0"))
+	n, err := newNode(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.open = func(ctx context.Context, _ replica.Config) (*replica.Node, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	r := startNode(t, n)
+	if status, _ := r.admin("GET", "/livez"); status != http.StatusOK {
+		t.Errorf("livez: %d", status)
+	}
+	r.notReady("the replica is starting")
+	if status, body := r.post("a"); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", status, body)
+	}
+	for path, want := range map[string]int{
+		"/status": http.StatusOK, "/metrics": http.StatusOK, "/dead": http.StatusServiceUnavailable,
+	} {
+		if status, body := r.admin("GET", path); status != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if status, body := r.admin("DELETE", "/dead/1"); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", status, body)
+	}
+	r.stop()
+	if err := r.wait(); err != nil {
+		t.Errorf("stopped with %v", err)
 	}
 }
 
