@@ -14,8 +14,10 @@ import (
 // changes nothing, and may be called while the sink runs.
 func (s *Sink) Check(ctx context.Context) ([]string, error) {
 	quiet := slog.New(slog.DiscardHandler)
-	r := &run{s: s, cfg: &s.cfg, cl: newCluster(s.cfg.Connection, quiet), log: quiet, denied: map[string]time.Time{},
-		shrunk: map[string]int{}, warned: true}
+	r := &run{
+		s: s, cfg: &s.cfg, cl: newCluster(s.cfg.Connection, quiet), log: quiet, denied: map[string]time.Time{},
+		shrunk: map[string]int{}, warned: true,
+	}
 	defer r.cl.close()
 	if err := r.loadTopics(ctx); err != nil {
 		return nil, err
@@ -54,7 +56,7 @@ func (r *run) checkMarker(ctx context.Context) (string, error) {
 	if len(m.Topics) != 1 || m.Topics[0].ErrorCode == kerr.UnknownTopicOrPartition.Code {
 		return fmt.Sprintf("marker: the topic %s does not exist yet and will be created", own), nil
 	}
-	if err := codeError(m.Topics[0].ErrorCode, nil, "topic %s", own); err != nil {
+	if err = codeError(m.Topics[0].ErrorCode, nil, "topic %s", own); err != nil {
 		return "", err
 	}
 	cn, err := r.cl.coordinatorConn(ctx, own, groupKind)

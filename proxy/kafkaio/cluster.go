@@ -31,8 +31,10 @@ type cluster struct {
 const anyNode = int32(-1)
 
 func newCluster(cfg Connection, log *slog.Logger) *cluster {
-	c := &cluster{cfg: cfg, log: log, conns: map[int32]*conn{}, addrs: map[int32]string{},
-		coords: map[string]int32{}}
+	c := &cluster{
+		cfg: cfg, log: log, conns: map[int32]*conn{}, addrs: map[int32]string{},
+		coords: map[string]int32{},
+	}
 	if cfg.TLS != nil {
 		c.files = &tlsFiles{files: cfg.TLS}
 	}
@@ -132,7 +134,7 @@ func (c *cluster) metadata(ctx context.Context, topics []string) (*kmsg.Metadata
 	}
 	for _, t := range topics {
 		rt := kmsg.NewMetadataRequestTopic()
-		rt.Topic = kmsg.StringPtr(t)
+		rt.Topic = new(t)
 		req.Topics = append(req.Topics, rt)
 	}
 	cn, err := c.node(ctx, anyNode)
@@ -236,6 +238,11 @@ func oneOf(err error, kafka ...*kerr.Error) bool {
 // coordinatorMoved reports whether the right coordinator has to be looked up again (14, 15, 16). Nothing was done.
 func coordinatorMoved(err error) bool {
 	return oneOf(err, kerr.CoordinatorLoadInProgress, kerr.CoordinatorNotAvailable, kerr.NotCoordinator)
+}
+
+// busy reports whether a transactional id is settling its last transaction (51), or the coordinator moves.
+func busy(err error) bool {
+	return oneOf(err, kerr.ConcurrentTransactions) || coordinatorMoved(err)
 }
 
 // fenced reports whether another producer epoch exists or ours is unknown (47, 48, 49, 90): only a take-over helps.

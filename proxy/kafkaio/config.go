@@ -35,8 +35,8 @@ type Connection struct {
 	connect func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// TLS names the files of a TLS configuration. They are read at each dial, so that a rotated certificate is used from the
-// next connection on; while a file cannot be read, the last good one stays in use.
+// TLS names the files of a TLS configuration. They are read at each dial, so that a rotated certificate is used from
+// the next connection on; while a file cannot be read, the last good one stays in use.
 type TLS struct {
 	// CAFile holds the PEM certificates that brokers are checked against; the system's if empty.
 	CAFile string
@@ -162,6 +162,10 @@ func validTopic(name string) bool {
 	return !strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
 	})
+}
+
+func errName(name string) error {
+	return fmt.Errorf("the name %q cannot be part of a Kafka topic's name: use letters, digits, . _ -", name)
 }
 
 // sorted returns a sorted copy without repeats.

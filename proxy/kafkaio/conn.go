@@ -131,8 +131,8 @@ func (c *conn) learn(ctx context.Context) error {
 	}
 	if resp.ErrorCode == kerr.UnsupportedVersion.Code {
 		return errTooOld
-	} else if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return fmt.Errorf("ApiVersions: %w", err)
+	} else if bad := kerr.ErrorForCode(resp.ErrorCode); bad != nil {
+		return fmt.Errorf("ApiVersions: %w", bad)
 	}
 	for _, k := range resp.ApiKeys {
 		if k.ApiKey >= 0 && int(k.ApiKey) < len(c.highest) {
@@ -159,9 +159,9 @@ func (c *conn) authenticate(ctx context.Context, s *SASL) error {
 	if err != nil {
 		return fmt.Errorf("SASL handshake: %w", err)
 	}
-	if err := kerr.ErrorForCode(hello.ErrorCode); err != nil {
+	if bad := kerr.ErrorForCode(hello.ErrorCode); bad != nil {
 		return fmt.Errorf("SASL mechanism %s is refused, the broker offers %v: %w", mech.Name(),
-			hello.SupportedMechanisms, err)
+			hello.SupportedMechanisms, bad)
 	}
 	session, msg, err := mech.Authenticate(ctx, c.addr)
 	for done := false; err == nil && !done; {
@@ -181,11 +181,8 @@ func (c *conn) challenge(ctx context.Context, s sasl.Session, msg []byte) (next 
 	if err != nil {
 		return nil, false, err
 	}
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		if resp.ErrorMessage != nil {
-			err = fmt.Errorf("%w: %s", err, *resp.ErrorMessage)
-		}
-		return nil, false, err
+	if bad := codeError(resp.ErrorCode, resp.ErrorMessage, "SaslAuthenticate"); bad != nil {
+		return nil, false, bad
 	}
 	if ms := resp.SessionLifetimeMillis; ms > 0 {
 		c.expires = time.Now().Add(time.Duration(ms) * time.Millisecond * 8 / 10)
@@ -214,7 +211,7 @@ func (c *conn) fail(err error) {
 	c.once.Do(func() {
 		c.err = fmt.Errorf("%w: broker %s: %w", errLink, c.addr, err)
 		close(c.done)
-		_ = c.nc.Close() //nolint:errcheck // the connection is given up, whatever close says
+		_ = c.nc.Close() // given up, whatever Close says
 	})
 }
 

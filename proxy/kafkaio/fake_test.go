@@ -51,7 +51,7 @@ func newFake(t *testing.T, nodes int, partitions int32) *fake {
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
 	for node := range nodes {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // ends with the test
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func (r *run) startFeed(ctx context.Context, after uint64) *feed {
 		for {
 			got, err := r.out.Read(ctx, after, r.cfg.TxnBytes/readsAhead+1)
 			if err != nil {
-				f.failed = stepDown{err}
+				f.failed = stepDownError{err}
 				return
 			}
 			after = got[len(got)-1].Last

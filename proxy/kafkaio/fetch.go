@@ -175,7 +175,8 @@ func fetchRequest(parts []wanted, wait int32) *kmsg.FetchRequest {
 			req.Topics, i = append(req.Topics, t), len(req.Topics)
 		}
 		rp := kmsg.NewFetchRequestTopicPartition()
-		rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes, rp.CurrentLeaderEpoch = w.part.partition, w.next, partitionBytes, -1
+		rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes = w.part.partition, w.next, partitionBytes
+		rp.CurrentLeaderEpoch = -1
 		req.Topics[i].Partitions = append(req.Topics[i].Partitions, rp)
 	}
 	return req
@@ -228,7 +229,8 @@ func (f *fetcher) decode(w wanted, rp *kmsg.FetchResponseTopicPartition) (c chun
 		next = got.Records[len(got.Records)-1].Offset + 1 // what is wrong will come first in the next answer
 	} else if tooBig, ok := errors.AsType[*kgo.ErrDecompressTooLarge](got.Err); ok {
 		return c, 0, &proxy.Halt{Cause: fmt.Errorf("the record batch at offset %d of partition %d of %s is larger than %d "+
-			"bytes after decompression: raise the limit: %w", tooBig.Offset, w.part.partition, w.part.topic, f.r.cfg.InflateBytes, tooBig)}
+			"bytes after decompression: raise the limit: %w", tooBig.Offset, w.part.partition, w.part.topic,
+			f.r.cfg.InflateBytes, tooBig)}
 	} else if got.Err != nil {
 		return c, 0, fmt.Errorf("what partition %d of %s has at offset %d cannot be read: %w", w.part.partition, w.part.topic,
 			w.next, got.Err)
@@ -285,7 +287,9 @@ func (r *reading) appendPart(ctx context.Context, p *part) {
 
 // appendSome appends tuples as one entry, repeated until the log has said what became of them.
 func (r *reading) appendSome(ctx context.Context, p *part, tuples []logbuffer.Tuple) error {
-	b := logbuffer.Batch{Source: p.source, Partition: p.partition, Rule: logbuffer.RuleSparse, Tuples: tuples, IDs: r.ids(tuples)}
+	b := logbuffer.Batch{
+		Source: p.source, Partition: p.partition, Rule: logbuffer.RuleSparse, Tuples: tuples, IDs: r.ids(tuples),
+	}
 	waits := proxy.Backoff{Min: 20 * time.Millisecond, Max: 2 * time.Second}
 	for {
 		receipts, err := r.in.Append(ctx, b)
@@ -299,8 +303,8 @@ func (r *reading) appendSome(ctx context.Context, p *part, tuples []logbuffer.Tu
 			return nil
 		case errors.Is(err, logbuffer.ErrTooLarge) && len(tuples) > 1:
 			half := len(tuples) / 2
-			if err := r.appendSome(ctx, p, tuples[:half]); err != nil {
-				return err
+			if failed := r.appendSome(ctx, p, tuples[:half]); failed != nil {
+				return failed
 			}
 			return r.appendSome(ctx, p, tuples[half:])
 		case errors.Is(err, logbuffer.ErrTooLarge):
@@ -313,8 +317,8 @@ func (r *reading) appendSome(ctx context.Context, p *part, tuples []logbuffer.Tu
 		}
 		r.s.stats.retries.Add(1)
 		r.s.stats.trouble.set(ctx, r.log, "the log does not take records of kafka now, trying again", err)
-		if err := waits.Wait(ctx); err != nil {
-			return err
+		if ended := waits.Wait(ctx); ended != nil {
+			return ended
 		}
 	}
 }

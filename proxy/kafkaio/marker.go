@@ -160,11 +160,12 @@ func (p placed) judge() (marker, error) {
 		err = fmt.Errorf("the marker stands at offset %d, but everything up to %d was confirmed: an old marker came back",
 			m.n, p.cursor.Acked)
 	case m.n > p.cursor.End:
-		err = fmt.Errorf("the marker stands at offset %d, but the log ends at %d: the log has lost its end", m.n, p.cursor.End)
+		err = fmt.Errorf("the marker stands at offset %d, but the log ends at %d: it has lost its end", m.n, p.cursor.End)
 	case !p.stored:
 		err = fmt.Errorf("the marker stands at offset %d, where no batch of the log ends", m.n)
 	case p.hash != m.hash:
-		err = fmt.Errorf("the marker's hash at offset %d is %016x, the log's is %016x: another history", m.n, m.hash, p.hash)
+		err = fmt.Errorf("the marker's hash at offset %d is %016x, the log's is %016x: another history", m.n, m.hash,
+			p.hash)
 	}
 	return m, err
 }

@@ -50,7 +50,7 @@ func (r *reading) recall(ctx context.Context) (*memory, error) {
 	}
 	text, err := r.readNotes(ctx)
 	if deniedBy(err) {
-		r.log.WarnContext(ctx, "kafka source keeps no notes: a topic that is made anew while ftproxy is down is not recognised",
+		r.log.WarnContext(ctx, "kafka source keeps no notes: a topic made anew while ftproxy is down is not recognised",
 			slog.String("group", ownTopic(r.cfg.Name)), slog.String("error", err.Error()))
 		return m, nil
 	}

@@ -49,13 +49,13 @@ func (r *reading) assign(ctx context.Context, first bool) (settled bool, err err
 // assignTopic brings the partitions of one topic up to date. A problem is something to wait for.
 func (r *reading) assignTopic(ctx context.Context, t *kmsg.MetadataResponseTopic) (problem, err error) {
 	name := *t.Topic
-	switch err := kerr.ErrorForCode(t.ErrorCode); {
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return fmt.Errorf("the Kafka topic %s does not exist: create it (reading begins by itself then): %w", name, err), nil
-	case errors.Is(err, kerr.TopicAuthorizationFailed):
-		return fmt.Errorf("the Kafka user may not read the topic %s: grant it Read and Describe: %w", name, err), nil
-	case err != nil:
-		return fmt.Errorf("topic %s: %w", name, err), nil
+	switch bad := kerr.ErrorForCode(t.ErrorCode); {
+	case errors.Is(bad, kerr.UnknownTopicOrPartition):
+		return fmt.Errorf("the Kafka topic %s does not exist: create it (reading begins by itself then): %w", name, bad), nil
+	case errors.Is(bad, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("the Kafka user may not read the topic %s: grant it Read and Describe: %w", name, bad), nil
+	case bad != nil:
+		return fmt.Errorf("topic %s: %w", name, bad), nil
 	}
 	fresh, err := r.recognise(ctx, name, t.TopicID)
 	if err != nil {
@@ -69,8 +69,8 @@ func (r *reading) assignTopic(ctx context.Context, t *kmsg.MetadataResponseTopic
 		p := r.find(t.TopicID, rp.Partition)
 		if p == nil && rp.Leader >= 0 {
 			p, err = r.begin(ctx, t, rp, fresh)
-			if err != nil && kerr.IsRetriable(err) || errors.Is(err, errLink) {
-				problem, err = errors.Join(problem, err), nil
+			if kerr.IsRetriable(err) || errors.Is(err, errLink) {
+				problem = errors.Join(problem, err)
 				continue
 			}
 			if err != nil {
@@ -156,8 +156,8 @@ func (r *reading) begin(ctx context.Context, t *kmsg.MetadataResponseTopic, rp *
 	}
 	p.admitted.Store(p.next)
 	p.end.Store(p.next)
-	r.log.InfoContext(ctx, "kafka partition is read", slog.String("topic", p.topic), slog.Int("partition", int(p.partition)),
-		slog.Int64("offset", p.next), slog.String("source", p.source))
+	r.log.InfoContext(ctx, "kafka partition is read", slog.String("topic", p.topic),
+		slog.Int("partition", int(p.partition)), slog.Int64("offset", p.next), slog.String("source", p.source))
 	r.mu.Lock()
 	r.parts = append(r.parts, p)
 	r.s.show(r.parts)
@@ -233,7 +233,7 @@ func (r *reading) resume(ctx context.Context, p *part, source string, next int64
 func nextLife(current, base string) string {
 	life := 0
 	if len(current) > len(base) {
-		life, _ = strconv.Atoi(current[len(base)+1:]) //nolint:errcheck // origin made it of a number
+		life, _ = strconv.Atoi(current[len(base)+1:]) // origin made it of a number
 	}
 	return base + "/" + strconv.Itoa(life+1)
 }

@@ -16,11 +16,11 @@ import (
 // the buffer's acknowledgement follows the brokers'.
 func (r *run) plain(ctx context.Context) error {
 	if err := r.out.Barrier(ctx); err != nil {
-		return stepDown{err}
+		return stepDownError{err}
 	}
 	cursor, err := r.out.Cursor(ctx)
 	if err != nil {
-		return stepDown{err}
+		return stepDownError{err}
 	}
 	who, err := r.initIdempotent(ctx)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *run) writePlain(ctx context.Context, w *writer, items []logbuffer.Store
 // rebuild replaces the producer; the batches that are left are numbered anew.
 func (r *run) rebuild(ctx context.Context, w *writer, p *plan, cause error) error {
 	r.s.stats.resets.Add(1)
-	r.s.stats.trouble.set(ctx, r.log, "kafka producer is given up, its unacknowledged batches are written by a new one", cause)
+	r.s.stats.trouble.set(ctx, r.log, "kafka producer is given up, a new one writes what is not acknowledged", cause)
 	who, err := r.initIdempotent(ctx)
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func TestOnlyTheFailingPartitionIsRetried(t *testing.T) {
 	for _, code := range []int16{kerr.NotLeaderForPartition.Code, kerr.NotEnoughReplicas.Code, kerr.RequestTimedOut.Code} {
 		f := newFake(t, 1, 3)
 		refuseFirst(1, 3, code, f)
-		_, out := feed20()
+		out := feed20()
 		s := f.sink(t, kafkaio.Mutant{}, plainly)
 		expect(t, f, drive(t, s, out, out, 20))
 		for p := range int32(3) {
@@ -79,7 +79,7 @@ func lostAnswer(t *testing.T, m kafkaio.Mutant) (*fake, []string) {
 		}
 		return cut
 	}
-	_, out := feed20()
+	out := feed20()
 	return f, drive(t, f.sink(t, m, plainly), out, out, 20)
 }
 
@@ -99,7 +99,7 @@ func TestProducerIsRebuiltAfterASequenceError(t *testing.T) {
 	} {
 		f := newFake(t, 1, 3)
 		refuseFirst(2, 1, code, f)
-		_, out := feed20()
+		out := feed20()
 		s := f.sink(t, kafkaio.Mutant{}, plainly)
 		expect(t, f, drive(t, s, out, out, 20))
 		if s.Stats().Resets != 1 {

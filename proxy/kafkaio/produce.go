@@ -151,7 +151,8 @@ func (w *writer) take(ctx context.Context, p *plan, f sent) (progress bool, err 
 			at := place{t.Topic, t.Partitions[i].Partition}
 			n := slices.Index(waiting, at)
 			if n < 0 {
-				return progress, fmt.Errorf("%w: an answer for partition %d of %s, which was not sent", errLink, at.partition, at.topic)
+				return progress, fmt.Errorf("%w: an answer for partition %d of %s, which was not sent", errLink,
+					at.partition, at.topic)
 			}
 			waiting = slices.Delete(waiting, n, n+1)
 			if err := w.settle(p, at, &t.Partitions[i]); err != nil {
@@ -188,7 +189,7 @@ func (w *writer) settle(p *plan, at place, rp *kmsg.ProduceResponseTopicPartitio
 	return f
 }
 
-// learn draws the consequence of a final refusal: what can be cured by sending other batches is noted for the next plan.
+// learn draws the consequence of a final refusal: what other batches can cure is noted for the next plan.
 func (r *run) learn(f *failure) error {
 	switch {
 	case oneOf(f.err, kerr.TopicAuthorizationFailed):

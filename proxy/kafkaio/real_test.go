@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ type broker struct {
 
 const script = "../../integration/kafka.sh"
 
-//nolint:gochecknoglobals // one broker for all tests of the package, started by the first that needs it, ended by TestMain
+//nolint:gochecknoglobals // one broker for all tests: the first that needs it starts it, TestMain ends it
 var shared struct {
 	once sync.Once
 	b    *broker
@@ -88,7 +89,8 @@ func startBroker(dir, properties string) (*broker, error) {
 		return nil, err
 	}
 	conf := filepath.Join(dir, "extra.properties")
-	properties = "auto.create.topics.enable=false\n" + properties
+	properties = "auto.create.topics.enable=false\n" + strings.NewReplacer("@port@", strconv.Itoa(port),
+		"@controller@", strconv.Itoa(port+10000)).Replace(properties)
 	if err := os.WriteFile(conf, []byte(properties), 0o644); err != nil {
 		return nil, err
 	}
@@ -109,7 +111,7 @@ func (b *broker) start(conf string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(script, "start", b.dir, port) //nolint:noctx // a broker outlives what starts it
+	cmd := exec.Command(script, "start", b.dir, port)
 	cmd.Env = append(os.Environ(), "KAFKA_CONF="+conf, "KAFKA_HEAP=512m")
 	var out bytes.Buffer
 	cmd.Stderr = &out
@@ -122,13 +124,13 @@ func (b *broker) start(conf string) error {
 
 // signal runs stop or kill.
 func (b *broker) signal(how string) {
-	_ = exec.Command(script, how, b.dir).Run() //nolint:noctx // it is short
+	_ = exec.Command(script, how, b.dir).Run()
 }
 
 // freePort finds a port that is free together with the one 10000 above it.
 func freePort() (int, error) {
 	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return 0, err
 		}
@@ -146,7 +148,7 @@ func freePort() (int, error) {
 		port = 20000 + port%20000
 		free := true
 		for _, p := range []int{port, port + 10000} {
-			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p))) //nolint:noctx // closed at once
+			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
 			if err != nil {
 				free = false
 				continue
@@ -161,10 +163,10 @@ func freePort() (int, error) {
 }
 
 // topic creates a topic; settings are name, value pairs.
-func (b *broker) topic(t *testing.T, name string, partitions int32, settings ...string) string {
+func (b *broker) topic(t *testing.T, name string, partitions int32) string {
 	t.Helper()
 	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
-	b.create(t, name, partitions, settings...)
+	b.create(t, name, partitions)
 	return name
 }
 
@@ -239,7 +241,7 @@ func (b *broker) ends(ctx context.Context, t *testing.T, topic string, partition
 }
 
 // consume reads all committed records of a topic, by partition, once nothing of it is undecided.
-func (b *broker) consume(t *testing.T, topic string, partitions int32, opts ...kgo.Opt) [][]*kgo.Record {
+func (b *broker) consume(t *testing.T, topic string, partitions int32) [][]*kgo.Record {
 	t.Helper()
 	ctx := proxytest.Within(t, time.Minute)
 	ends := b.ends(ctx, t, topic, partitions)
@@ -247,10 +249,9 @@ func (b *broker) consume(t *testing.T, topic string, partitions int32, opts ...k
 	for p := range partitions {
 		from[p] = kgo.NewOffset().AtStart()
 	}
-	c, err := kgo.NewClient(append([]kgo.Opt{
+	c, err := kgo.NewClient(
 		kgo.SeedBrokers(b.addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100 * time.Millisecond),
-	}, opts...)...)
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}

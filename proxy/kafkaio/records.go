@@ -55,8 +55,8 @@ func murmur2(b []byte) uint32 {
 		k ^= k >> 24
 		h = h*m ^ k*m
 	}
-	for i := len(b) - 1; i >= 0; i-- {
-		h ^= uint32(b[i]) << (8 * i)
+	for i, c := range b {
+		h ^= uint32(c) << (8 * i)
 	}
 	if len(b) > 0 {
 		h *= m

@@ -48,7 +48,8 @@ func TestPartitionOf(t *testing.T) {
 func TestInflateIsBounded(t *testing.T) {
 	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<13)
 	for name, codec := range map[string]kgo.CompressionCodec{
-		"gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+		"gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 	} {
 		c, err := kgo.DefaultCompressor(codec)
 		if err != nil {
@@ -90,7 +91,8 @@ func TestMarkerIsReadAsWritten(t *testing.T) {
 		}
 	}
 	const golden = "v1 lin in 12 00000000000000ff orders:s:3:2,other:a:9:0"
-	m := kafkaio.NewMarker("lin", "in", 12, 255, kafkaio.NewRefusal("orders", 's', 3, 5), kafkaio.NewRefusal("other", 'a', 9, 9))
+	m := kafkaio.NewMarker("lin", "in", 12, 255, kafkaio.NewRefusal("orders", 's', 3, 5),
+		kafkaio.NewRefusal("other", 'a', 9, 9))
 	if m.String() != golden {
 		t.Errorf("the format changed: %s", m)
 	}

@@ -22,31 +22,32 @@ import (
 func drive(t *testing.T, s *kafkaio.Sink, out proxy.Outlet, inner *proxytest.Outlet, n uint64) (problems []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(proxytest.Within(t, 20*time.Second))
+	defer cancel()
 	ended, acked := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- s.Run(ctx, out) }()
 	go func() { acked <- inner.WaitAcked(ctx, n) }()
 	select {
 	case err := <-ended:
-		cancel()
-		<-acked
 		return []string{"the sink stopped: " + err.Error()}
 	case err := <-acked:
 		cancel()
-		<-ended
+		if stopped := <-ended; !errors.Is(stopped, ctx.Err()) {
+			problems = append(problems, "the sink ends with "+stopped.Error())
+		}
 		if err != nil {
 			return []string{"not all is acknowledged: " + err.Error() + ": " + s.Stats().LastError}
 		}
 	}
-	return nil
+	return problems
 }
 
-// feed20 is a log with 20 tuples in 4 batches.
-func feed20() (*proxytest.Log, *proxytest.Outlet) {
+// feed20 is the end of a log with 20 tuples in 4 batches.
+func feed20() *proxytest.Outlet {
 	log := proxytest.NewLog("lin")
 	for i := range 4 {
 		log.Feed(numbered(i*5, 5, 4))
 	}
-	return log, log.Outlet("sink")
+	return log.Outlet("sink")
 }
 
 func expect(t *testing.T, f *fake, problems []string) {
@@ -80,7 +81,9 @@ func crashBeforeAck(t *testing.T, f *fake, out *proxytest.Outlet, limit int) {
 		return len(f.markers) > 0
 	})
 	cancel()
-	<-ended
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
 	out.HoldAcks(false)
 }
 
@@ -88,7 +91,7 @@ func crashBeforeAck(t *testing.T, f *fake, out *proxytest.Outlet, limit int) {
 func staleCoordinator(t *testing.T, m kafkaio.Mutant) (*fake, []string) {
 	t.Helper()
 	f := newFake(t, 2, 1)
-	_, out := feed20()
+	out := feed20()
 	crashBeforeAck(t, f, out, 1<<20)
 	var lookups atomic.Int32
 	f.script = func(node int32, req kmsg.Request) kmsg.Response {
@@ -128,7 +131,7 @@ func TestMutantNoSentinel(t *testing.T) {
 func undecided(t *testing.T, m kafkaio.Mutant) (*fake, []string) {
 	t.Helper()
 	f := newFake(t, 1, 1)
-	_, out := feed20()
+	out := feed20()
 	crashBeforeAck(t, f, out, 1<<20)
 	var asked atomic.Int32
 	f.script = func(_ int32, req kmsg.Request) kmsg.Response {
@@ -154,7 +157,7 @@ func TestMutantUndecidedTakenForAbsent(t *testing.T) {
 func unknownEnd(t *testing.T, m kafkaio.Mutant, decided bool) (*fake, []string) {
 	t.Helper()
 	f := newFake(t, 1, 3)
-	_, out := feed20()
+	out := feed20()
 	var ends atomic.Int32
 	dropped := make(chan struct{})
 	f.script = func(_ int32, req kmsg.Request) kmsg.Response {
@@ -190,9 +193,10 @@ func TestMutantUnknownEndTakenForCommit(t *testing.T) {
 
 // Codes that lead back to the take-over, and codes that are only repeated.
 func TestTransactionCodes(t *testing.T) {
-	refuse := func(code int16, times int32, match func(kmsg.Request) kmsg.Response) func(int32, kmsg.Request) kmsg.Response {
+	t.Parallel()
+	type answer = func(kmsg.Request) kmsg.Response
+	refuse := func(times int32, match answer) func(int32, kmsg.Request) kmsg.Response {
 		var n atomic.Int32
-		_ = code
 		return func(_ int32, req kmsg.Request) kmsg.Response {
 			resp := match(req)
 			if resp == nil || n.Add(1) > times {
@@ -201,7 +205,7 @@ func TestTransactionCodes(t *testing.T) {
 			return resp
 		}
 	}
-	addPartitions := func(code int16) func(kmsg.Request) kmsg.Response {
+	addPartitions := func(code int16) answer {
 		return func(req kmsg.Request) kmsg.Response {
 			add, ok := req.(*kmsg.AddPartitionsToTxnRequest)
 			if !ok {
@@ -221,7 +225,7 @@ func TestTransactionCodes(t *testing.T) {
 			return resp
 		}
 	}
-	initID := func(code int16) func(kmsg.Request) kmsg.Response {
+	initID := func(code int16) answer {
 		return func(req kmsg.Request) kmsg.Response {
 			if req, ok := req.(*kmsg.InitProducerIDRequest); ok {
 				resp := req.ResponseKind().(*kmsg.InitProducerIDResponse) //nolint:errcheck // kmsg's own pair
@@ -231,7 +235,7 @@ func TestTransactionCodes(t *testing.T) {
 			return nil
 		}
 	}
-	endTxn := func(code int16) func(kmsg.Request) kmsg.Response {
+	endTxn := func(code int16) answer {
 		return func(req kmsg.Request) kmsg.Response {
 			if req, ok := req.(*kmsg.EndTxnRequest); ok {
 				resp := req.ResponseKind().(*kmsg.EndTxnResponse) //nolint:errcheck // kmsg's own pair
@@ -241,7 +245,7 @@ func TestTransactionCodes(t *testing.T) {
 			return nil
 		}
 	}
-	marker := func(code int16) func(kmsg.Request) kmsg.Response {
+	marker := func(code int16) answer {
 		return func(req kmsg.Request) kmsg.Response {
 			if req, ok := req.(*kmsg.TxnOffsetCommitRequest); ok {
 				return txnOffsetCommitted(req, code)
@@ -249,7 +253,7 @@ func TestTransactionCodes(t *testing.T) {
 			return nil
 		}
 	}
-	produce := func(code int16) func(kmsg.Request) kmsg.Response {
+	produce := func(code int16) answer {
 		return func(req kmsg.Request) kmsg.Response {
 			if req, ok := req.(*kmsg.ProduceRequest); ok {
 				return produced(req, func(int32, []byte) int16 { return code })
@@ -258,7 +262,7 @@ func TestTransactionCodes(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		match     func(kmsg.Request) kmsg.Response
+		match     answer
 		takeOvers uint64
 	}{
 		"51 in the take-over":       {initID(51), 1},
@@ -283,9 +287,9 @@ func TestTransactionCodes(t *testing.T) {
 			t.Parallel()
 			f := newFake(t, 1, 3)
 			if c.match != nil {
-				f.script = refuse(0, 3, c.match)
+				f.script = refuse(3, c.match)
 			}
-			_, out := feed20()
+			out := feed20()
 			s := f.sink(t, kafkaio.Mutant{})
 			expect(t, f, drive(t, s, out, out, 20))
 			if got := s.Stats().TakeOvers; got != c.takeOvers {
@@ -310,7 +314,7 @@ func (w wide) Read(ctx context.Context, after uint64, maxBytes int) ([]logbuffer
 func boundaries(t *testing.T, m kafkaio.Mutant) (problems []string) {
 	t.Helper()
 	f := newFake(t, 1, 3)
-	_, out := feed20()
+	out := feed20()
 	problems = drive(t, f.sink(t, m, func(c *kafkaio.SinkConfig) { c.TxnBytes = 1 }), wide{out}, out, 20)
 	for _, n := range f.markers {
 		if n%10 != 0 {
@@ -335,7 +339,7 @@ func TestMutantTornRange(t *testing.T) {
 // Markers that do not fit stop the sink with the reason, and the option lets it go on.
 func TestForeignMarkerStops(t *testing.T) {
 	f := newFake(t, 1, 1)
-	_, out := feed20()
+	out := feed20()
 	f.offset[0] = offset{7, kafkaio.NewMarker("other", "in", 7, 0).String()}
 	err := f.sink(t, kafkaio.Mutant{}).Run(proxytest.Within(t, 20*time.Second), out)
 	if _, ok := errors.AsType[*proxy.Halt](err); !ok || !strings.Contains(err.Error(), "lineage other") ||
@@ -352,7 +356,7 @@ func TestForeignMarkerStops(t *testing.T) {
 // A leader that lost its tenure steps down without a word about markers.
 func TestFormerLeaderStepsDownQuietly(t *testing.T) {
 	f := newFake(t, 1, 1)
-	_, inner := feed20()
+	inner := feed20()
 	out := &tenure{Outlet: inner}
 	f.offset[0] = offset{7, kafkaio.NewMarker("other", "in", 7, 0).String()}
 	f.after = func(_ int32, req kmsg.Request) bool {
@@ -370,7 +374,7 @@ func TestFormerLeaderStepsDownQuietly(t *testing.T) {
 // Acknowledgements fail in every way that the contract allows.
 func TestAcksFail(t *testing.T) {
 	f := newFake(t, 1, 3)
-	_, out := feed20()
+	out := feed20()
 	out.FailAck(proxytest.FaultUnknownWritten, proxytest.FaultUnknownLost, proxytest.FaultUnavailable)
 	s := f.sink(t, kafkaio.Mutant{}, func(c *kafkaio.SinkConfig) { c.TxnBytes = 1 })
 	expect(t, f, drive(t, s, out, out, 20))

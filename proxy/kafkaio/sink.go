@@ -127,7 +127,7 @@ func NewSink(cfg SinkConfig) (*Sink, error) {
 	cfg.Connection.setDefaults()
 	errs := []error{cfg.Connection.validate()}
 	if !validTopic("_ftproxy." + cfg.Name) {
-		errs = append(errs, fmt.Errorf("the name %q cannot be part of a Kafka topic's name: use letters, digits, . _ -", cfg.Name))
+		errs = append(errs, errName(cfg.Name))
 	}
 	if len(cfg.Routes) == 0 {
 		errs = append(errs, errors.New("a Kafka sink needs a topic"))
@@ -186,10 +186,10 @@ func (s *Sink) Stats() SinkStats {
 	}
 }
 
-// stepDown wraps an error of the outlet: the tenure is over, nothing is wrong with Kafka.
-type stepDown struct{ error }
+// stepDownError wraps an error of the outlet: the tenure is over, nothing is wrong with Kafka.
+type stepDownError struct{ error }
 
-func (s stepDown) Unwrap() error { return s.error }
+func (s stepDownError) Unwrap() error { return s.error }
 
 // Run delivers until ctx or the tenure ends. It retries everything that Kafka may get over; a *proxy.Halt means that a
 // human has to decide.
@@ -211,11 +211,11 @@ func (s *Sink) Run(ctx context.Context, out proxy.Outlet) error {
 			s.stats.trouble.set(ctx, r.log, "kafka sink stopped", err)
 			return err
 		}
-		if over, ok := errors.AsType[stepDown](err); ok {
+		if over, ok := errors.AsType[stepDownError](err); ok {
 			return over.error
 		}
-		if err := out.Barrier(ctx); err != nil { // another leads: it is no trouble of Kafka's
-			return err
+		if over := out.Barrier(ctx); over != nil { // another leads: it is no trouble of Kafka's
+			return over
 		}
 		if s.stats.records.Load()+s.stats.transactions.Load() != before {
 			again.Reset()
@@ -225,8 +225,8 @@ func (s *Sink) Run(ctx context.Context, out proxy.Outlet) error {
 		}
 		s.stats.retries.Add(1)
 		s.stats.trouble.set(ctx, r.log, "kafka sink starts over", err)
-		if err := again.Wait(ctx); err != nil {
-			return err
+		if waited := again.Wait(ctx); waited != nil {
+			return waited
 		}
 	}
 }

@@ -94,7 +94,7 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	cfg.Connection.setDefaults()
 	errs := []error{cfg.Connection.validate()}
 	if !validTopic(ownTopic(cfg.Name)) {
-		errs = append(errs, fmt.Errorf("the name %q cannot be part of a Kafka topic's name: use letters, digits, . _ -", cfg.Name))
+		errs = append(errs, errName(cfg.Name))
 	}
 	if len(cfg.Topics) == 0 {
 		errs = append(errs, errors.New("a Kafka source needs a topic"))

@@ -50,7 +50,11 @@ func read(t *testing.T, b *broker, topic string, log proxy.Intake, change ...fun
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cancel = cancel
 	go func() { r.ended <- r.source.Run(ctx, log) }()
-	t.Cleanup(func() { r.stop(t) })
+	t.Cleanup(func() {
+		if err := r.stop(t); err == nil {
+			t.Error("a source ends without a reason")
+		}
+	})
 	return r
 }
 
@@ -127,8 +131,8 @@ func waitEnd(t *testing.T, log *proxytest.Log, n uint64, r *reader) {
 func TestSourceReadsCommittedRecordsOnce(t *testing.T) {
 	b := realKafka(t)
 	topic := b.topic(t, "read", 3)
-	aborted, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.TransactionalID("tx-"+topic), kgo.DefaultProduceTopic(topic),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	aborted, err := kgo.NewClient(kgo.SeedBrokers(b.addr), kgo.TransactionalID("tx-"+topic),
+		kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +195,11 @@ func TestSourceKeepsWhatTravelsWithARecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := time.UnixMilli(1_600_000_000_000 + int64(i))
+		headers := []kgo.RecordHeader{{Key: "h", Value: []byte("v")}, {Key: "h"}}
 		err = c.ProduceSync(proxytest.Within(t, 20*time.Second),
-			&kgo.Record{Key: []byte("k"), Value: long, Timestamp: at, Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}, {Key: "h"}}},
-			&kgo.Record{Key: nil, Value: []byte{}, Timestamp: at}, &kgo.Record{Key: []byte{}, Value: nil, Timestamp: at}).FirstErr()
+			&kgo.Record{Key: []byte("k"), Value: long, Timestamp: at, Headers: headers},
+			&kgo.Record{Key: nil, Value: []byte{}, Timestamp: at},
+			&kgo.Record{Key: []byte{}, Value: nil, Timestamp: at}).FirstErr()
 		c.Close()
 		if err != nil {
 			t.Fatal(err)
@@ -220,15 +226,16 @@ func TestSourceKeepsWhatTravelsWithARecord(t *testing.T) {
 	// And out again: what comes to a sink goes into its topic unchanged.
 	back := b.topic(t, "back", 1)
 	out := log.Outlet("sink")
-	for _, p := range drive(t, newSink(t, b, back, func(c *kafkaio.SinkConfig) { c.Compression = "zstd" }), out, out, log.End()) {
+	s := newSink(t, b, back, func(c *kafkaio.SinkConfig) { c.Compression = "zstd" })
+	for _, p := range drive(t, s, out, out, log.End()) {
 		t.Fatal(p)
 	}
 	was, is := b.consume(t, topic, 1)[0], b.consume(t, back, 1)[0]
 	for i := range was {
 		w, g := was[i], is[i]
-		if len(was) != len(is) || !g.Timestamp.Equal(w.Timestamp) || (w.Key == nil) != (g.Key == nil) || !bytes.Equal(w.Key, g.Key) ||
-			(w.Value == nil) != (g.Value == nil) || !bytes.Equal(w.Value, g.Value) || len(g.Headers) != len(w.Headers)+3 ||
-			fmt.Sprint(g.Headers[:len(w.Headers)]) != fmt.Sprint(w.Headers) {
+		same := func(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
+		if len(was) != len(is) || !g.Timestamp.Equal(w.Timestamp) || !same(g.Key, w.Key) || !same(g.Value, w.Value) ||
+			len(g.Headers) != len(w.Headers)+3 || fmt.Sprint(g.Headers[:len(w.Headers)]) != fmt.Sprint(w.Headers) {
 			t.Errorf("record %d: %+v became %+v", i, w, g)
 		}
 	}
@@ -281,9 +288,9 @@ func TestSourceStarts(t *testing.T) {
 	// "latest" is where the first leader began, although it brought no tuple of partition 1 before the next one leads.
 	latest := proxytest.NewLog("latest")
 	begin := func() *reader {
-		r := read(t, b, topic, latest, func(c *kafkaio.SourceConfig) { c.Start = "latest" })
-		proxytest.Until(t, 20*time.Second, "two partitions", func() bool { return r.source.Stats().Partitions == 2 })
-		return r
+		next := read(t, b, topic, latest, func(c *kafkaio.SourceConfig) { c.Start = "latest" })
+		proxytest.Until(t, 20*time.Second, "two partitions", func() bool { return next.source.Stats().Partitions == 2 })
+		return next
 	}
 	first := begin()
 	proxytest.Until(t, 20*time.Second, "all read", func() bool { return first.source.Stats().LastError == "" })
@@ -455,7 +462,8 @@ func TestSourceNamesATupleThatIsTooLarge(t *testing.T) {
 func TestSourceGivesIDs(t *testing.T) {
 	b := realKafka(t)
 	topic := b.topic(t, "ids", 1)
-	b.put(t, topic, &kgo.Record{Key: []byte("a")}, &kgo.Record{Key: []byte("b")}, &kgo.Record{Key: []byte("a")}, &kgo.Record{})
+	keyed := func(key string) *kgo.Record { return &kgo.Record{Key: []byte(key)} }
+	b.put(t, topic, keyed("a"), keyed("b"), keyed("a"), &kgo.Record{})
 	rule, err := proxy.ParseIDRule("key")
 	if err != nil {
 		t.Fatal(err)

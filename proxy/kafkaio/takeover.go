@@ -42,7 +42,7 @@ func (r *run) takeOver(ctx context.Context) (*owner, error) {
 	r.s.stats.takeOvers.Add(1)
 	r.cl.forgetCoordinators()
 	if err := r.out.Barrier(ctx); err != nil {
-		return nil, stepDown{err}
+		return nil, stepDownError{err}
 	}
 	who, err := r.initBare(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *run) initBare(ctx context.Context) (producer, error) {
 	waits := proxy.Backoff{Min: 10 * time.Millisecond, Max: 500 * time.Millisecond}
 	for {
 		who, err := r.initProducer(ctx, producer{id: -1, epoch: -1})
-		if err == nil || !(oneOf(err, kerr.ConcurrentTransactions) || coordinatorMoved(err)) {
+		if err == nil || !busy(err) {
 			return who, err
 		}
 		r.cl.forgetCoordinators()
@@ -83,7 +83,7 @@ func (r *run) initBare(ctx context.Context) (producer, error) {
 		}
 		// An InitProducerId of one who no longer owns would abort the new owner's transaction.
 		if err := r.out.Barrier(ctx); err != nil {
-			return producer{}, stepDown{err}
+			return producer{}, stepDownError{err}
 		}
 	}
 }
@@ -123,7 +123,7 @@ func (r *run) readMarker(ctx context.Context) (text string, absent bool, err err
 			return "", false, err
 		}
 		if err := r.out.Barrier(ctx); err != nil {
-			return "", false, stepDown{err}
+			return "", false, stepDownError{err}
 		}
 	}
 }
@@ -153,8 +153,8 @@ func (r *run) readMarkerOnce(ctx context.Context) (text string, absent bool, err
 			return "", true, nil
 		case errors.Is(err, kerr.UnstableOffsetCommit): // undecided: never to be taken for absent
 			r.s.stats.trouble.set(ctx, r.log, "kafka sink waits for a transaction to be decided", err)
-			if err := waits.Wait(ctx); err != nil {
-				return "", false, err
+			if ended := waits.Wait(ctx); ended != nil {
+				return "", false, ended
 			}
 			continue
 		case err != nil:
@@ -239,18 +239,18 @@ func fetchOffsets(ctx context.Context, cn *conn, group, topic string, partitions
 func (r *run) decide(ctx context.Context, text string, absent bool) (m marker, acked uint64, err error) {
 	for attempt := range 2 {
 		if attempt > 0 {
-			if err := r.out.Barrier(ctx); err != nil {
-				return m, 0, stepDown{err}
+			if err = r.out.Barrier(ctx); err != nil {
+				return m, 0, stepDownError{err}
 			}
 		}
 		p := placed{lineage: r.out.Lineage(), buffer: r.out.Buffer(), found: text, absent: absent}
 		if p.cursor, err = r.out.Cursor(ctx); err != nil {
-			return m, 0, stepDown{err}
+			return m, 0, stepDownError{err}
 		}
 		if !absent {
 			if found, bad := parseMarker(text); bad == nil {
 				if p.hash, p.stored, err = r.out.HashAt(ctx, found.n); err != nil {
-					return m, 0, stepDown{err}
+					return m, 0, stepDownError{err}
 				}
 			}
 		}
@@ -275,7 +275,7 @@ func (r *run) confirm(ctx context.Context, m marker, acked uint64) error {
 	for after := acked; len(m.refused) > 0 && !r.s.mutant.noLetters && after < m.n; {
 		items, err := r.out.Read(ctx, after, r.cfg.TxnBytes)
 		if err != nil {
-			return stepDown{err}
+			return stepDownError{err}
 		}
 		for i := range items {
 			if items[i].First > m.n {

@@ -164,7 +164,10 @@ func leadMutant(t *testing.T, b *broker, topic string, out *proxytest.Outlet, m 
 	t.Cleanup(func() {
 		r.kill()
 		select {
-		case <-r.ended:
+		case err := <-r.ended:
+			if err == nil {
+				t.Error("a sink ends without a reason")
+			}
 		case <-time.After(30 * time.Second):
 			t.Error("the sink does not end")
 		}

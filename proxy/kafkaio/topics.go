@@ -52,9 +52,9 @@ func (r *run) loadTopics(ctx context.Context) error {
 	byName := map[string]*topic{}
 	denied := 0
 	for i := range resp.Topics {
-		t, err := r.learnTopic(&resp.Topics[i])
-		if err != nil {
-			return err
+		t, failed := r.learnTopic(&resp.Topics[i])
+		if failed != nil {
+			return failed
 		}
 		byName[t.name] = t
 		if t.denied {
@@ -99,7 +99,8 @@ func (r *run) learnTopic(rt *kmsg.MetadataResponseTopic) (*topic, error) {
 		t.denied = true
 		return t, nil
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return nil, fmt.Errorf("the Kafka topic %s does not exist: create it (ftproxy goes on by itself then): %w", t.name, err)
+		return nil, fmt.Errorf("the Kafka topic %s does not exist: create it (ftproxy goes on by itself then): %w", t.name,
+			err)
 	case err != nil:
 		return nil, fmt.Errorf("topic %s: %w", t.name, err)
 	}
@@ -252,8 +253,8 @@ func (r *run) ensureMarkerTopic(ctx context.Context) error {
 	return r.cl.ensureOwnTopic(ctx, r.cfg.Name, r.cfg.Replication)
 }
 
-// ensureOwnTopic creates `_ftproxy.<name>` if it is not there. No records are ever written to it: its partitions are the
-// keys of group offsets.
+// ensureOwnTopic creates `_ftproxy.<name>` if it is not there. No records are ever written to it: its partitions are
+// the keys of group offsets.
 func (c *cluster) ensureOwnTopic(ctx context.Context, name string, replication int) error {
 	topicName := ownTopic(name)
 	waits := proxy.Backoff{}
@@ -300,7 +301,7 @@ func (c *cluster) createOwnTopic(ctx context.Context, name string, replication, 
 	t := kmsg.NewCreateTopicsRequestTopic()
 	t.Topic, t.NumPartitions, t.ReplicationFactor = name, markerPartitions, int16(replication)
 	conf := kmsg.NewCreateTopicsRequestTopicConfig()
-	conf.Name, conf.Value = "min.insync.replicas", kmsg.StringPtr(strconv.Itoa(max(1, replication-1)))
+	conf.Name, conf.Value = "min.insync.replicas", new(strconv.Itoa(max(1, replication-1)))
 	t.Configs = append(t.Configs, conf)
 	req.Topics = append(req.Topics, t)
 	cn, err := c.node(ctx, anyNode)

@@ -35,7 +35,7 @@ func (r *run) transactions(ctx context.Context, o *owner) error {
 			return err
 		}
 		if time.Since(r.loaded) > reload {
-			if err := r.loadTopics(ctx); err != nil {
+			if err = r.loadTopics(ctx); err != nil {
 				return err
 			}
 		}
@@ -68,7 +68,7 @@ func (r *run) transact(ctx context.Context, o *owner, p *plan) error {
 		r.s.stats.dead.Add(uint64(len(p.letters)))
 		clear(r.refused)
 	} else if err := r.out.Barrier(ctx); err != nil { // like Ack, it tells that we still lead
-		return stepDown{err}
+		return stepDownError{err}
 	}
 	o.after, o.hash = p.last, p.hash
 	who, err := r.nextEpoch(ctx, o.who)
@@ -91,7 +91,7 @@ func (r *run) nextEpoch(ctx context.Context, who producer) (producer, error) {
 	waits := proxy.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond}
 	for {
 		next, err := r.initProducer(ctx, who)
-		if err == nil || !(oneOf(err, kerr.ConcurrentTransactions) || coordinatorMoved(err)) {
+		if err == nil || !busy(err) {
 			return next, err
 		}
 		if coordinatorMoved(err) {
@@ -117,7 +117,8 @@ func (r *run) commit(ctx context.Context, who producer, p *plan) error {
 	text := m.String()
 	if len(text) > maxMarker {
 		return &proxy.Halt{Cause: fmt.Errorf("the marker at offset %d has %d bytes, Kafka takes %d: too many tuples of one "+
-			"range are refused by Kafka: %v…; give their topics larger limits or rights", p.last, len(text), maxMarker, p.letters[0].Reason)}
+			"range are refused by Kafka: %v…; give their topics larger limits or rights", p.last, len(text), maxMarker,
+			p.letters[0].Reason)}
 	}
 	id := r.txnID()
 	if err := r.addPartitions(ctx, id, who, p); err != nil {
