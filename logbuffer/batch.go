@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // ErrVersion is data in a format that this program does not know, written by a newer one. It is not damage: the data is
@@ -247,7 +248,8 @@ func (e Encoded) Decode() (Batch, error) {
 }
 
 // Cut returns e without the tuples whose keep is false, encoded anew; e itself if all are kept, nil if none is. It is
-// used at apply, when deduplication drops a part of a batch. Errors are those of Check.
+// used at apply, when deduplication drops a part of a batch. What is encoded anew takes at most twice its size in memory.
+// Errors are those of Check.
 func Cut(e Encoded, keep []bool) (Encoded, error) {
 	b, err := e.Decode()
 	if err != nil {
@@ -269,7 +271,11 @@ func Cut(e Encoded, keep []bool) (Encoded, error) {
 		return nil, nil
 	}
 	b.Tuples = kept
-	return AppendBatch(make([]byte, 0, len(e)), &b), nil
+	cut := AppendBatch(make([]byte, 0, len(e)), &b)
+	if len(cut) < len(e)/2 {
+		cut = slices.Clone(cut) // so that little data holds little memory
+	}
+	return cut, nil
 }
 
 // chain returns the running hash after a batch: it depends on every batch since the buffer's first, and on nothing but

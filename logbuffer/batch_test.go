@@ -171,6 +171,9 @@ func TestCut(t *testing.T) {
 			if w := logbuffer.AppendBatch(nil, &want); !bytes.Equal(got, w) {
 				t.Errorf("mask %b:\n got %x\nwant %x", mask, got, w)
 			}
+			if cap(got) > 2*len(got)+64 {
+				t.Errorf("mask %b: %d bytes hold %d", mask, len(got), cap(got))
+			}
 		}
 	}
 	if _, err := logbuffer.Cut(e, make([]bool, 4)); !errors.Is(err, logbuffer.ErrCorrupt) {

@@ -178,6 +178,9 @@ func (d *bodyReader) batch() logbuffer.Encoded {
 	if err == nil {
 		err = e.Check()
 	}
+	if err == nil && e.Count() == 0 {
+		err = fmt.Errorf("%w: batch without tuples", logbuffer.ErrCorrupt)
+	}
 	if errors.Is(err, logbuffer.ErrVersion) {
 		err = fmt.Errorf("%w: %w", ErrVersion, err)
 	}

@@ -43,6 +43,8 @@ type State struct {
 	now     int64
 	// hash runs over all entries and over the cursors after each.
 	hash uint64
+	// entryBytes is the size of the entry being applied.
+	entryBytes int
 
 	proposers proposers
 	seen      *dedup.Table
@@ -65,6 +67,8 @@ type mutant struct {
 	admitAll bool
 	// requeueDedup judges a requeued letter like a new tuple.
 	requeueDedup bool
+	// pinEntries keeps batches where their entry is.
+	pinEntries bool
 }
 
 // NewState returns the state before the first entry.
@@ -95,7 +99,7 @@ func (s *State) Apply(index, term uint64, data []byte) []Verdict {
 	if err != nil {
 		panic(fmt.Errorf("log entry %d: %w", index, err))
 	}
-	s.now = max(s.now, e.Time)
+	s.now, s.entryBytes = max(s.now, e.Time), len(data)
 	s.seen.Expire(s.now)
 	s.hash = mix(mix(mix(s.hash, index), term), uint64(e.CRC))
 	verdicts := make([]Verdict, len(e.Commands))

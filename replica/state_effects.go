@@ -38,7 +38,7 @@ func (s *State) admit(it *appendItem) logbuffer.Receipt {
 	r := logbuffer.Receipt{Duplicates: o.Duplicates, Admitted: it.batch.Count() - o.Duplicates}
 	s.received(bufferIn, sink, it.batch.Count(), o.Duplicates)
 	if r.Admitted > 0 {
-		r.First, r.Last = s.in.Append(cut(it.batch, o.Keep), true)
+		r.First, r.Last = s.in.Append(s.detach(cut(it.batch, o.Keep)), true)
 	}
 	return r
 }
@@ -72,6 +72,14 @@ func cut(e logbuffer.Encoded, keep []bool) logbuffer.Encoded {
 		panic(err) // it was checked before
 	}
 	return e
+}
+
+// detach copies a batch that is the smaller part of its entry, so that it does not keep the whole entry in memory.
+func (s *State) detach(e logbuffer.Encoded) logbuffer.Encoded {
+	if s.mutant.pinEntries || 2*len(e) >= s.entryBytes {
+		return e
+	}
+	return slices.Clone(e)
 }
 
 // decode decodes a batch that was checked before.
@@ -128,7 +136,7 @@ func (s *State) applyCommit(body []byte) (Verdict, error) {
 	var v Verdict
 	for i, e := range outputs {
 		s.received(bufferOut, e.Sink(), e.Count(), 0)
-		_, v.Offset = s.out.Append(e, i == len(outputs)-1)
+		_, v.Offset = s.out.Append(s.detach(e), i == len(outputs)-1)
 	}
 	return v, nil
 }
@@ -203,6 +211,10 @@ func (s *State) applyLetter(body []byte, requeue bool) (Verdict, error) {
 	if requeue && !ok {
 		return refused(fmt.Sprintf("reader %q, which the dead letter is for, is not in the settings: drop the letter",
 			letter.Reader)), nil
+	}
+	if requeue && !reads(reader, letter.Sink) {
+		return refused(fmt.Sprintf("the dead letter is for sink %q, which reader %q does not have any more: drop the letter, "+
+			"or configure the sink as before", letter.Sink, letter.Reader)), nil
 	}
 	var v Verdict
 	if requeue {

@@ -1,0 +1,101 @@
+package replica
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"ftproxy/logbuffer"
+)
+
+// A few new tuples among many repeated ones must not keep the whole entry in memory: the tail counts their bytes only.
+func checkSmallBatchesAreCopied(t *testing.T, m mutant) (copied bool) {
+	t.Helper()
+	r := grownRig(t, 1<<20, 1<<20)
+	r.s.mutant = m
+	lane, _ := r.s.Proposer("lane/1")
+	known := rigBatch("k", logbuffer.RuleSparse, 5)
+	known.Tuples[0].Value = bytes.Repeat([]byte("x"), 10_000)
+	body := must[[]byte](t)(appendAppendBody(nil, []logbuffer.Batch{known, rigBatch("k", logbuffer.RuleSparse, 6)}))
+	e := r.entry(command{
+		Kind: kindAppend, Proposer: "lane/1", Incarnation: lane.Incarnation, Number: lane.Last + 1, Body: body,
+	})
+	v := r.s.Apply(e.index, e.term, e.data)[0]
+	if len(v.Receipts) != 2 || v.Receipts[0].Duplicates != 1 || v.Receipts[1].Admitted != 1 {
+		t.Fatalf("%+v", v)
+	}
+	clear(e.data)
+	stored, err := r.s.Locate(bufferIn, "deliver", v.Receipts[1].First-1, 1<<20).Load()
+	if err != nil || len(stored) != 1 {
+		t.Fatal(stored, err)
+	}
+	return stored[0].Data.Check() == nil
+}
+
+func TestSmallBatchesAreCopied(t *testing.T) {
+	t.Parallel()
+	if !checkSmallBatchesAreCopied(t, mutant{}) {
+		t.Error("a small batch keeps its large entry in memory")
+	}
+}
+
+func TestMutantPinnedEntry(t *testing.T) {
+	t.Parallel()
+	if checkSmallBatchesAreCopied(t, mutant{pinEntries: true}) {
+		t.Error("the batch is copied with the protection off: the check proves nothing")
+	}
+}
+
+// A letter whose sink its reader lost since must not reach the reader that has that sink now.
+func TestRequeueOfALostSink(t *testing.T) {
+	t.Parallel()
+	r := newStateRig(t, 1<<20, 1<<20)
+	tenure := command{Proposer: tenureProposer, Incarnation: r.one(command{
+		Kind: kindOpen, Proposer: tenureProposer, Body: appendOpenBody(nil, 0, rigNonce(1)),
+	}).Incarnation}
+	do := func(k kind, body []byte) Verdict {
+		t.Helper()
+		tenure.Kind, tenure.Body = k, body
+		tenure.Number++
+		return r.one(tenure)
+	}
+	done := func(v Verdict) {
+		t.Helper()
+		if v.Code != VerdictDone {
+			t.Fatalf("%+v", v)
+		}
+	}
+	settings := DefaultSettings()
+	settings.In = []logbuffer.Reader{{Name: "a", Sinks: []string{"x", "y"}}, {Name: "b", Sinks: []string{"z"}}}
+	done(do(kindSettings, settings.appendTo(nil)))
+	b := rigBatch("k", logbuffer.RuleSparse, 1)
+	b.Sink = "y"
+	done(do(kindAppend, must[[]byte](t)(appendAppendBody(nil, []logbuffer.Batch{b}))))
+	letter := logbuffer.Letter{From: 1, Reason: "no", Source: "k", Sink: "y", Tuple: b.Tuples[0]}
+	done(do(kindAck, appendAckBody(nil, logbuffer.Ack{Reader: "a", UpTo: 1, Dead: []logbuffer.Letter{letter}})))
+	settings.In = []logbuffer.Reader{{Name: "a", Sinks: []string{"x"}}, {Name: "b", Sinks: []string{"z", "y"}}}
+	done(do(kindSettings, settings.appendTo(nil)))
+	v := do(kindRequeue, appendOffsetBody(nil, 1))
+	if v.Code != VerdictRefused || !strings.Contains(v.Reason, `sink "y"`) {
+		t.Fatalf("%+v", v)
+	}
+	if r.s.LetterCount() != 1 || r.s.Cursors(bufferIn).End != 1 {
+		t.Fatal("a refused requeue changed something")
+	}
+	done(do(kindDrop, appendOffsetBody(nil, 1)))
+}
+
+// An output without tuples would break every replica at every replay.
+func TestBatchWithoutTuplesIsRefused(t *testing.T) {
+	t.Parallel()
+	r := grownRig(t, 1<<20, 1<<20)
+	lane, _ := r.s.Proposer("lane/1")
+	body := appendAckBody(nil, logbuffer.Ack{Reader: "deliver", UpTo: 1})
+	body = logbuffer.AppendBatch(append(body, 1), &logbuffer.Batch{Sink: "out"})
+	v := r.one(command{
+		Kind: kindCommit, Proposer: "lane/1", Incarnation: lane.Incarnation, Number: lane.Last + 1, Body: body,
+	})
+	if v.Code != VerdictRefused || !strings.Contains(v.Reason, "without tuples") {
+		t.Fatalf("%+v", v)
+	}
+}
