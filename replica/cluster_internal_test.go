@@ -19,8 +19,8 @@ import (
 	"ftproxy/logbuffer"
 )
 
-// cluster is a group of nodes in one process, on a network of pipes that can be cut, with real data folders whose log is
-// not synced (a process that is killed loses nothing of what it wrote).
+// cluster is a group of nodes in one process, on a network of pipes that can be cut, with real data folders whose log
+// is not synced (a process that is killed loses nothing of what it wrote).
 type cluster struct {
 	t     *testing.T
 	net   *pipeNet
@@ -33,9 +33,9 @@ type cluster struct {
 	nodes map[string]*Node
 }
 
-func newCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
+func newCluster(t *testing.T, tune func(c *Config)) *cluster {
 	t.Helper()
-	c := prepareCluster(t, size, tune)
+	c := prepareCluster(t, tune)
 	c.net = newPipeNet()
 	for name := range c.peers {
 		c.start(name)
@@ -44,9 +44,9 @@ func newCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
 }
 
 // newTCPCluster is a cluster on real sockets, with synced logs.
-func newTCPCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
+func newTCPCluster(t *testing.T, tune func(c *Config)) *cluster {
 	t.Helper()
-	c := prepareCluster(t, size, tune)
+	c := prepareCluster(t, tune)
 	c.tcp = &tcpNet{host: map[string]string{}, at: map[string]string{}}
 	for name := range c.peers {
 		c.start(name)
@@ -54,11 +54,10 @@ func newTCPCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
 	return c
 }
 
-func prepareCluster(t *testing.T, size int, tune func(c *Config)) *cluster {
+func prepareCluster(t *testing.T, tune func(c *Config)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: fastDir(t), peers: map[string]string{}, tune: tune, nodes: map[string]*Node{}}
-	for i := range size {
-		name := string(rune('a' + i))
+	for _, name := range []string{"a", "b", "c"} {
 		c.peers[name] = name + ":1"
 	}
 	t.Cleanup(c.stop)
@@ -96,7 +95,7 @@ func (n *tcpNet) dial(ctx context.Context, _, to string) (net.Conn, error) {
 // fastDir is a folder in memory if there is one: these tests are not about the disk.
 func fastDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "ftproxy-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "ftproxy-test-") //nolint:usetesting // in memory
 	if err != nil {
 		return t.TempDir()
 	}
@@ -110,7 +109,7 @@ func (c *cluster) start(name string) *Node {
 		Name: "op", Node: name, Peers: c.peers, AllowEven: true, Insecure: true,
 		DataDir: filepath.Join(c.dir, name), Readers: []logbuffer.Reader{{Name: "out"}}, Logger: testLogger(c.t, name),
 		Limits: Limits{TailBytes: 256 << 10, SegmentBytes: 64 << 10, SnapshotBytes: 256 << 10},
-		hooks: &hooks{},
+		hooks:  &hooks{},
 	}
 	if c.tcp != nil {
 		config.hooks.listen = c.tcp.listen
@@ -255,7 +254,8 @@ func (p *pipeNet) dial(ctx context.Context, from, to string) (net.Conn, error) {
 		return nil, errCut
 	}
 	a, b := net.Pipe()
-	here, there := &pipeConn{Conn: a, net: p, ends: [2]string{from, to}}, &pipeConn{Conn: b, net: p, ends: [2]string{from, to}}
+	ends := [2]string{from, to}
+	here, there := &pipeConn{Conn: a, net: p, ends: ends}, &pipeConn{Conn: b, net: p, ends: ends}
 	p.mu.Lock()
 	p.conns[here], p.conns[there] = struct{}{}, struct{}{}
 	p.mu.Unlock()
@@ -342,7 +342,6 @@ type traffic struct {
 	sent     map[string]int    // by source: positions that were acknowledged
 	out      map[uint64]string // by offset
 	problems []string
-	acked    uint64 // highest acknowledged offset
 }
 
 func newTraffic(c *cluster, seed uint64) *traffic {
@@ -363,7 +362,7 @@ func (tr *traffic) produce(ctx context.Context, source string, names []string, r
 		last := next + r.IntN(20)
 		for {
 			n := tr.c.node(names[r.IntN(len(names))])
-			try, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(50+r.IntN(2000))*time.Millisecond)
+			try, cancel := context.WithTimeout(tr.c.t.Context(), time.Duration(50+r.IntN(2000))*time.Millisecond)
 			got, err := n.Append(try, tuples(source, next, last))
 			cancel()
 			if err == nil {
@@ -387,7 +386,7 @@ func (tr *traffic) produce(ctx context.Context, source string, names []string, r
 
 // consume delivers on a node whenever it leads.
 func (tr *traffic) consume(ctx context.Context, n *Node) {
-	_ = n.Lead(ctx, func(ctx context.Context, t *Tenure) error { //nolint:errcheck // ends with the node or ctx
+	_ = n.Lead(ctx, func(ctx context.Context, t *Tenure) error {
 		o := t.Outlet("out")
 		for ctx.Err() == nil {
 			after, _, _, _, err := o.Cursor(ctx)

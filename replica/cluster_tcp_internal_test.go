@@ -54,7 +54,7 @@ func (c *cluster) restart(name string) *Node {
 
 func TestRollingRestartUnderLoad(t *testing.T) {
 	t.Parallel()
-	c := newTCPCluster(t, 3, nil)
+	c := newTCPCluster(t, nil)
 	c.ready()
 	c.underLoad(func(consume func(*Node)) {
 		for range 2 {
@@ -70,7 +70,7 @@ func TestRollingRestartUnderLoad(t *testing.T) {
 // by.
 func TestEveryAddressChanges(t *testing.T) {
 	t.Parallel()
-	c := newTCPCluster(t, 3, nil)
+	c := newTCPCluster(t, nil)
 	c.ready()
 	if _, err := c.node("a").Append(t.Context(), tuples("s", 1, 5)); err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func fill(t *testing.T, n *Node, source string, from, bytes int) (last int) {
 // TestFollowerBehindTheLogCatchesUp keeps a follower away until the log that it needs is gone: it gets a snapshot.
 func TestFollowerBehindTheLogCatchesUp(t *testing.T) {
 	t.Parallel()
-	c := newTCPCluster(t, 3, nil)
+	c := newTCPCluster(t, nil)
 	c.ready()
 	leader := c.leader()
 	follower := "a"
@@ -149,7 +149,7 @@ func TestFollowerBehindTheLogCatchesUp(t *testing.T) {
 
 func TestWipedNodeRejoinsUnderAFreshID(t *testing.T) {
 	t.Parallel()
-	c := newTCPCluster(t, 3, nil)
+	c := newTCPCluster(t, nil)
 	c.ready()
 	fill(t, c.leader(), "s", 1, 1<<20)
 	victim := c.leader().config.Node
@@ -193,7 +193,7 @@ func (c *cluster) becomesVoter(n *Node, old serverID) {
 
 func TestDamagedNodeIsQuarantinedAndRejoins(t *testing.T) {
 	t.Parallel()
-	c := newTCPCluster(t, 3, nil)
+	c := newTCPCluster(t, nil)
 	c.ready()
 	fill(t, c.leader(), "s", 1, 100<<10)
 	victim := c.leader().config.Node
@@ -270,9 +270,10 @@ func TestAloneAndDamagedIsNotOpened(t *testing.T) {
 // TestNoQuorumLeftEndsTheNode wipes two of three: the third alone must not be outvoted by empty nodes.
 func TestNoQuorumLeftEndsTheNode(t *testing.T) {
 	t.Parallel()
-	c := newTCPCluster(t, 3, func(c *Config) { c.ElectionTimeout = 200 * time.Millisecond })
+	c := newTCPCluster(t, func(c *Config) { c.ElectionTimeout = 200 * time.Millisecond })
 	c.ready()
 	fill(t, c.leader(), "s", 1, 64<<10)
+	c.agree() // c must have it all
 	for _, name := range []string{"a", "b"} {
 		c.kill(name)
 		if err := os.RemoveAll(filepath.Join(c.dir, name)); err != nil {
@@ -309,5 +310,36 @@ func TestNoQuorumLeftEndsTheNode(t *testing.T) {
 	}
 	if at, known, err := c.node("a").Position(t.Context(), "s"); err != nil || !known || at != 8 {
 		t.Fatal(at, known, err)
+	}
+}
+
+// TestAnotherLifeIsRefused recovers one node of three while the others go on: they must not mix.
+func TestAnotherLifeIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newTCPCluster(t, func(c *Config) { c.ElectionTimeout = 200 * time.Millisecond })
+	c.ready()
+	c.agree()
+	c.kill("b")
+	if _, err := Recover(t.Context(), c.node("b").config); err != nil {
+		t.Fatal(err)
+	}
+	n := c.start("b")
+	eventually(t, "the leader to be refused by b", func() error {
+		for _, name := range []string{"a", "c"} {
+			o := c.node(name)
+			o.mu.Lock()
+			no := o.refused["b"]
+			o.mu.Unlock()
+			if no != nil && no.Code == refusedLineage && strings.Contains(no.Text, "another life") {
+				return nil
+			}
+		}
+		return errors.New("nobody was")
+	})
+	for _, name := range []string{"a", "c"} {
+		eventually(t, name+" to go on", c.node(name).Ready)
+	}
+	if n.Lineage() == c.node("a").Lineage() {
+		t.Error("one lineage for two lives")
 	}
 }

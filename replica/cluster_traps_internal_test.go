@@ -17,18 +17,18 @@ import (
 	"ftproxy/logbuffer"
 )
 
-// TestFiftyChangesOfLeader moves leadership fifty times under traffic: outstanding stays sent minus acknowledged, and the
-// flow goes on.
+// TestFiftyChangesOfLeader moves leadership fifty times under traffic: outstanding stays sent minus acknowledged, and
+// the flow goes on.
 func TestFiftyChangesOfLeader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, nil)
+		c := newCluster(t, nil)
 		c.ready()
 		c.underLoad(func(func(*Node)) {
 			for range 50 {
 				leader := c.leader()
 				term := leader.core.CurrentTerm()
-				_ = leader.core.LeadershipTransfer().Error() //nolint:errcheck // judged by the term
+				_ = leader.core.LeadershipTransfer().Error() // judged by the term
 				eventually(t, "another tenure", func() error {
 					if now := c.leader().core.CurrentTerm(); now == term {
 						return fmt.Errorf("still term %d", now)
@@ -72,12 +72,12 @@ func ends(t *testing.T, n *Node) error {
 func TestEntryOfANewerVersionStopsTheNode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, nil)
+		c := newCluster(t, nil)
 		c.ready()
 		var b entryBuilder
 		b.add(command{Kind: kindEnd, Proposer: "x"})
 		leader := c.leader()
-		_ = leader.core.Apply(b.seal(0), 0) //nolint:errcheck // judged by how the nodes end
+		_ = leader.core.Apply(b.seal(0), 0) // judged by how the nodes end
 		// Two stop when they see it committed; the third has nobody left to learn that from.
 		eventually(t, "two stop", func() error {
 			stopped := 0
@@ -104,7 +104,7 @@ func TestNewKindsWaitForAllMembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		old := "b"
-		c := newCluster(t, 3, func(c *Config) {
+		c := newCluster(t, func(c *Config) {
 			c.hooks.newKinds = map[kind]int{kindOpenSession: 2}
 			if c.hooks.format = 2; c.Node == old {
 				c.hooks.format = 1
@@ -140,7 +140,7 @@ func TestNewKindsWaitForAllMembers(t *testing.T) {
 func TestDivergedMinorityStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, func(c *Config) {
+		c := newCluster(t, func(c *Config) {
 			c.hashEvery = 32
 			if c.Node == "b" {
 				c.hooks.twist = 1
@@ -164,7 +164,7 @@ func TestDivergedMinorityStops(t *testing.T) {
 func TestWithoutMajorityAllStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, func(c *Config) {
+		c := newCluster(t, func(c *Config) {
 			c.hashEvery = 32
 			c.hooks.twist = uint64(c.Node[0])
 		})
@@ -227,7 +227,7 @@ func (f hangingFile) Sync() error {
 func onHangingDisks(t *testing.T) (*cluster, map[string]*hangingVFS) {
 	t.Helper()
 	disks := map[string]*hangingVFS{}
-	c := newCluster(t, 3, func(c *Config) {
+	c := newCluster(t, func(c *Config) {
 		v := &hangingVFS{unsynced: unsynced{walfs.New()}}
 		disks[c.Node] = v
 		c.hooks.storage.vfs = v
@@ -236,8 +236,8 @@ func onHangingDisks(t *testing.T) (*cluster, map[string]*hangingVFS) {
 	return c, disks
 }
 
-// TestLeaderWhoseDiskHangsIsSucceeded stalls the leader's disk for ten seconds: the others go on, and it follows them when
-// its disk answers again.
+// TestLeaderWhoseDiskHangsIsSucceeded stalls the leader's disk for ten seconds: the others go on, and it follows them
+// when its disk answers again.
 func TestLeaderWhoseDiskHangsIsSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestDiskThatHangsForGoodEndsTheNode(t *testing.T) {
 		disks[old.config.Node].set(hang, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, _ = old.Append(ctx, tuples("s", 1, 1)) //nolint:errcheck // it hangs
+		_, _ = old.Append(ctx, tuples("s", 1, 1)) // it hangs
 		if err := ends(t, old); !errors.Is(err, ErrStorage) || !strings.Contains(err.Error(), "look at the disk") {
 			t.Error(err)
 		}
@@ -328,7 +328,7 @@ func TestFailingDiskEndsTheNodeOnly(t *testing.T) {
 func TestIsolatedLeaderDecidesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, nil)
+		c := newCluster(t, nil)
 		c.ready()
 		old := c.leader()
 		var rest []string
@@ -378,7 +378,7 @@ func TestIsolatedLeaderDecidesNothing(t *testing.T) {
 func TestAppendWaitsWhileTheBufferIsFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, func(c *Config) { c.Limits.BufferBytes = 256 << 10 })
+		c := newCluster(t, func(c *Config) { c.Limits.BufferBytes = 256 << 10 })
 		c.ready()
 		n := c.node("a")
 		var err error
@@ -416,7 +416,7 @@ func TestAppendWaitsWhileTheBufferIsFull(t *testing.T) {
 func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, func(c *Config) { c.Limits.DeadLetters = 2 })
+		c := newCluster(t, func(c *Config) { c.Limits.DeadLetters = 2 })
 		c.ready()
 		if _, err := c.node("a").Append(t.Context(), tuples("s", 1, 4)); err != nil {
 			t.Fatal(err)
@@ -448,7 +448,7 @@ func TestDeadLettersAreListedRequeuedAndDropped(t *testing.T) {
 			eventually(t, "letters", func() error {
 				l, err := n.Letters(0, 10)
 				if err != nil || len(l) != 2 || l[0].Reader != "out" || string(l[1].Tuple.Value) != "s 2" {
-					return fmt.Errorf("%v %v", l, err)
+					return fmt.Errorf("%d letters: %w", len(l), err)
 				}
 				return nil
 			})

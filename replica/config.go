@@ -102,7 +102,8 @@ const (
 	maxPeers = 9
 )
 
-// The errors that end a node for good. Err wraps one of them; the process should exit with a status of its own for each.
+// The errors that end a node for good. Err wraps one of them; the process should exit with a status of its own for
+// each.
 var (
 	// ErrConfig is a configuration that cannot hold.
 	ErrConfig = errors.New("configuration")
@@ -192,6 +193,9 @@ func (c Config) validate() error {
 	}
 	if c.Limits.TupleBytes < 0 || c.Limits.TupleBytes > maxTuple {
 		bad("tuple limit %d is not within 1 to %d bytes", c.Limits.TupleBytes, maxTuple)
+	}
+	if err := c.settings().Check(); err != nil {
+		errs = append(errs, err)
 	}
 	errs = append(errs, c.validatePeers()...)
 	if len(errs) > 0 {

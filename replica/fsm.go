@@ -14,8 +14,8 @@ import (
 
 // fsm is the state as Raft drives it: one lock around it, and word to everybody who waits for a change.
 //
-// Raft lets Apply return no error. What the state cannot apply, it panics on; the fsm then applies nothing more and ends
-// the node.
+// Raft lets Apply return no error. What the state cannot apply, it panics on; the fsm then applies nothing more and
+// ends the node.
 type fsm struct {
 	config StateConfig
 	images imageStore

@@ -27,8 +27,8 @@ const flightBytes = 8 << 20
 //	                       └─ resync ◀┘
 //
 // After any error it stops, asks the leader where the proposer stands (behind a barrier), settles what was decided by
-// the verdicts that the state kept, and sends the rest again under the same numbers. So a lost answer is never taken for
-// a failure, nothing is applied twice, and nothing is applied out of order.
+// the verdicts that the state kept, and sends the rest again under the same numbers. So a lost answer is never taken
+// for a failure, nothing is applied twice, and nothing is applied out of order.
 type lane struct {
 	name string
 	// term binds the proposer to a tenure; 0 for one that outlives leaders.
@@ -207,7 +207,7 @@ func (l *lane) run(ctx context.Context) {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
-			l.log.Debug("a proposer starts over", slog.String("proposer", l.name), slog.Any("error", err))
+			l.log.DebugContext(ctx, "a proposer starts over", slog.String("proposer", l.name), slog.Any("error", err))
 			wait(ctx, 20*time.Millisecond)
 		}
 	}

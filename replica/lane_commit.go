@@ -237,8 +237,8 @@ func await(ctx context.Context, gone <-chan struct{}, f raft.Future) error {
 	}
 }
 
-// clock is replicated time on the leader: the last time in the state and the monotonic time since the barrier that began
-// the tenure. Clocks of different nodes are never compared; the very first leader's wall clock gives the start.
+// clock is replicated time on the leader: the last time in the state and the monotonic time since the barrier that
+// began the tenure. Clocks of different nodes are never compared; the very first leader's wall clock gives the start.
 type clock struct {
 	base  int64
 	start time.Time

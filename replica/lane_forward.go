@@ -30,7 +30,8 @@ const (
 // maxForward bounds a frame, in bytes.
 const maxForward = maxTuple + entryBytes + commandOverhead
 
-// maxAnswers bounds the frames that a connection owes an answer: all that a proposer has in flight, an Open and a stand.
+// maxAnswers bounds the frames that a connection owes an answer: all that a proposer has in flight, an Open and a
+// stand.
 const maxAnswers = window + 2
 
 func writeForward(w *bufio.Writer, kind byte, payload []byte) error {
@@ -296,12 +297,11 @@ func (f *forwarded) take(ctx context.Context, kind byte, payload []byte) error {
 		if err := d.end("stand"); err != nil {
 			return err
 		}
-		st, err := f.to.stand(ctx, f.proposer, max(1, from))
-		if err != nil {
+		if st, err := f.to.stand(ctx, f.proposer, max(1, from)); err != nil {
 			f.answer(ctx, frameError, []byte(err.Error()))
-			return nil
+		} else {
+			f.answer(ctx, frameStanding, st.appendTo(nil))
 		}
-		f.answer(ctx, frameStanding, st.appendTo(nil))
 		return nil
 	case frameCommand:
 		c := d.command()

@@ -54,9 +54,14 @@ type answer struct {
 	Position  int64     `json:"position"`
 }
 
+// has tells whether a server id is among the members that were answered.
+func (a answer) has(id serverID) bool {
+	return slices.ContainsFunc(a.Members, func(m Member) bool { return m.ID == string(id) })
+}
+
 // ask puts one question to a peer: the server id that is meant, or a bare name for whoever answers there.
 func (n *Node) ask(ctx context.Context, to serverID, q question) (answer, error) {
-	conn, _, err := n.stream.dial(ctx, linkControl, to)
+	conn, err := n.stream.dial(ctx, linkControl, to)
 	if err != nil {
 		return answer{}, err
 	}
@@ -108,7 +113,7 @@ func (n *Node) reply(ctx context.Context, from serverID, conn net.Conn) {
 		a.Error = err.Error()
 	}
 	if err := writeFrame(conn, a); err != nil {
-		n.log.Debug("an answer did not get through", slog.String("to", string(from)), slog.Any("error", err))
+		n.log.DebugContext(ctx, "an answer did not get through", slog.String("to", string(from)), slog.Any("error", err))
 	}
 }
 
@@ -183,7 +188,7 @@ func (s seeking) decide() course {
 			return course{why: fmt.Sprintf("nodes %s and %s have logs of different lives, %q and %q: empty the data folder of "+
 				"the wrong one", group.ID.name(), name, group.Lineage, a.Lineage)}
 		}
-		if !s.quarantined && slices.ContainsFunc(a.Members, func(m Member) bool { return m.ID == string(s.self) }) {
+		if !s.quarantined && a.has(s.self) {
 			return course{do: courseFollow, lineage: a.Lineage}
 		}
 		if group == nil || len(a.Members) > 0 && a.Applied >= group.Applied {
@@ -221,8 +226,8 @@ func (s seeking) count(group answer) course {
 		}
 	}
 	if voters > 0 && alive < voters/2+1 {
-		return course{do: courseLost, why: fmt.Sprintf("%d of %d voters still have the log, %d are needed: recover offline on "+
-			"one of those that have it", alive, voters, voters/2+1)}
+		return course{do: courseLost, why: fmt.Sprintf("%d of %d voters still have the log, %d are needed: recover offline "+
+			"on one of those that have it", alive, voters, voters/2+1)}
 	}
 	return course{why: "waiting for the group to elect a leader"}
 }
@@ -249,8 +254,8 @@ func (s seeking) allAnswered() course {
 	}
 }
 
-// A node gives up when the data has looked lost for lostElections election time-outs: answers of one round are not of one
-// moment. It goes on to answer for lingerElections more, so that the others come to the same end.
+// A node gives up when the data has looked lost for lostElections election time-outs: answers of one round are not of
+// one moment. It goes on to answer for lingerElections more, so that the others come to the same end.
 const (
 	lostElections   = 10
 	lingerElections = 20
@@ -347,12 +352,10 @@ func (n *Node) admit(ctx context.Context, id serverID) error {
 	if r == nil || r.State() != raft.Leader {
 		return errNotLeading
 	}
-	for _, m := range members(r) {
-		if m.ID == string(id) {
-			return nil
-		}
+	if (answer{Members: members(r)}).has(id) {
+		return nil
 	}
-	n.log.Info("admitting a node", slog.String("server", string(id)))
+	n.log.InfoContext(ctx, "admitting a node", slog.String("server", string(id)))
 	return await(ctx, n.ctx.Done(), r.AddNonvoter(raft.ServerID(id), raft.ServerAddress(id), 0, 0))
 }
 
@@ -384,7 +387,7 @@ const custodianEvery = time.Second
 func (c *custodian) run(ctx context.Context) {
 	for {
 		if err := c.round(ctx); err != nil && ctx.Err() == nil {
-			c.n.log.Warn("could not bring the group in order", slog.Any("error", err))
+			c.n.log.WarnContext(ctx, "could not bring the group in order", slog.Any("error", err))
 		}
 		if !wait(ctx, custodianEvery) {
 			return
@@ -422,12 +425,12 @@ func (c *custodian) promote(ctx context.Context, r *raft.Raft, fresh Member) err
 			return fmt.Errorf("server %s has the name of %s and may still be alive: is the name given twice?",
 				fresh.ID, old.ID)
 		}
-		c.n.log.Info("removing a server that is gone", slog.String("server", old.ID))
+		c.n.log.InfoContext(ctx, "removing a server that is gone", slog.String("server", old.ID))
 		if err := await(ctx, c.n.ctx.Done(), r.RemoveServer(raft.ServerID(old.ID), 0, 0)); err != nil {
 			return fmt.Errorf("remove server %s: %w", old.ID, err)
 		}
 	}
-	c.n.log.Info("giving a node its vote", slog.String("server", fresh.ID))
+	c.n.log.InfoContext(ctx, "giving a node its vote", slog.String("server", fresh.ID))
 	err := await(ctx, c.n.ctx.Done(), r.AddVoter(raft.ServerID(fresh.ID), raft.ServerAddress(fresh.ID), 0, 0))
 	if err != nil {
 		return fmt.Errorf("promote server %s: %w", fresh.ID, err)

@@ -37,7 +37,7 @@ type Node struct {
 	turn *broadcast
 	// started is closed when Raft runs; store, fsm, core and wire are set before and do not change any more.
 	started chan struct{}
-	store   disk
+	store   *storage
 	fsm     *fsm
 	core    *raft.Raft
 	wire    *transport
@@ -53,10 +53,10 @@ type Node struct {
 
 	mu       sync.Mutex
 	self     identity
-	state    condition // before Raft runs
-	waiting  string    // why the node is not ready; for people
-	refused  map[string]string
-	err      error // why the node stopped
+	state    condition           // before Raft runs
+	waiting  string              // why the node is not ready; for people
+	refused  map[string]*refusal // by peer, what it answered last
+	err      error               // why the node stopped
 	failed   bool
 	leading  bool
 	leadGen  uint64            // counts changes of leading
@@ -69,7 +69,6 @@ type Node struct {
 type hooks struct {
 	listen func(addr string) (net.Listener, error)
 	dial   func(ctx context.Context, addr string) (net.Conn, error)
-	open   func(c Config, fatal func(error)) (disk, error)
 	// gate is asked before every message of Raft.
 	gate func(to raft.ServerID, message any) error
 	// heartbeatFastPath brings issue 695 back.
@@ -103,7 +102,8 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	}
 	n := &Node{
 		config: c, log: c.Logger, done: make(chan struct{}), turn: newBroadcast(), started: make(chan struct{}),
-		notify: make(chan bool, 64), snapNow: make(chan struct{}, 1), refused: map[string]string{}, contacts: map[string]string{}, state: isEmpty,
+		notify: make(chan bool, 64), snapNow: make(chan struct{}, 1), state: isEmpty,
+		refused: map[string]*refusal{}, contacts: map[string]string{},
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	if err := n.openDisk(); err != nil {
@@ -123,17 +123,16 @@ func Open(ctx context.Context, c Config) (*Node, error) {
 	return n, nil
 }
 
-// openDisk opens the data folder. Quarantined data leaves store nil and the node with the id that it asks to be admitted
-// by.
+// openDisk opens the data folder. Quarantined data leaves store nil and the node with the id that it asks to be
+// admitted by.
 func (n *Node) openDisk() error {
 	d, err := n.openStore()
 	if errors.Is(err, ErrQuarantined) && len(n.config.Peers) > 1 {
 		n.log.Error("the data is quarantined", slog.Any("error", err))
 		n.damage = err
-		id, err := prepareNext(n.config.DataDir, n.config.Node)
-		n.self, n.state = identity{id: serverID(id)}, isQuarantined
-		n.waiting = "the data is quarantined"
-		return err
+		id, failed := prepareNext(n.config.DataDir, n.config.Node)
+		n.self, n.state, n.waiting = identity{id: serverID(id)}, isQuarantined, "the data is quarantined"
+		return failed
 	}
 	if err != nil {
 		return err
@@ -141,16 +140,7 @@ func (n *Node) openDisk() error {
 	return n.useDisk(d)
 }
 
-func (n *Node) openStore() (disk, error) {
-	if open := n.config.hooks.open; open != nil {
-		return open(n.config, n.fail)
-	}
-	s, err := openStorage(n.config.storage(n.fail, n.log))
-	if err != nil {
-		return nil, err
-	}
-	return storageDisk{s}, nil
-}
+func (n *Node) openStore() (*storage, error) { return openStorage(n.config.storage(n.fail, n.log)) }
 
 func (c Config) storage(fatal func(error), log *slog.Logger) storageConfig {
 	return storageConfig{
@@ -163,8 +153,8 @@ func (c Config) storage(fatal func(error), log *slog.Logger) storageConfig {
 	}
 }
 
-func (n *Node) useDisk(d disk) error {
-	id, lineage := d.names()
+func (n *Node) useDisk(d *storage) error {
+	lineage := d.lineage
 	has, err := d.hasState()
 	if err == nil && has && lineage == "" {
 		// The node fell between starting its group and noting the lineage; nobody can have learnt one.
@@ -176,7 +166,7 @@ func (n *Node) useDisk(d disk) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.store, n.self = d, identity{id: serverID(id), lineage: lineage}
+	n.store, n.self = d, identity{id: serverID(d.identity), lineage: lineage}
 	if has {
 		n.state = hasState
 	}
@@ -235,7 +225,7 @@ func (n *Node) handle(ctx context.Context, link byte, from serverID, conn net.Co
 		return
 	}
 	err := newForwarded(laneProposer+string(from), c, n.waitForDisk, conn).serve(ctx)
-	n.log.Debug("a lane's connection ended", slog.String("from", string(from)), slog.Any("error", err))
+	n.log.DebugContext(ctx, "a lane's connection ended", slog.String("from", string(from)), slog.Any("error", err))
 }
 
 // run finds the group, starts Raft and does the node's work until its life ends.
@@ -266,14 +256,15 @@ func (n *Node) run() error {
 func (n *Node) bootstrap(s seeking) error {
 	n.log.Info("starting a new group", slog.Any("nodes", s.names))
 	_, t := raft.NewInmemTransport("")
-	if err := raft.BootstrapCluster(n.raftConfig(), n.store.log(), n.store.stable(), n.store.snapshots(), t,
+	if err := raft.BootstrapCluster(n.raftConfig(), n.store.logs, n.store.stable, n.store.snaps, t,
 		s.servers()); err != nil {
 		return fmt.Errorf("%w: starting the group: %w", ErrStorage, err)
 	}
 	return n.adopt(newLineage())
 }
 
-// adopt makes the node part of a group. Quarantined data is moved aside only here, when the group has taken the fresh id.
+// adopt makes the node part of a group. Quarantined data is moved aside only here, when the group has taken the fresh
+// id.
 func (n *Node) adopt(lineage string) error {
 	if n.condition() == isQuarantined {
 		aside, err := moveAside(n.config.DataDir)
@@ -319,14 +310,14 @@ func (n *Node) raftConfig() *raft.Config {
 
 func (n *Node) startRaft() error {
 	n.fsm = newFSM(StateConfig{
-		Folder: n.store.segments(),
+		Folder: n.store.folder,
 		Buffer: logbuffer.Options{SegmentBytes: n.config.Limits.SegmentBytes, TailBytes: n.config.Limits.TailBytes},
-	}, n.store.snapshots(), n.fail)
+	}, n.store.snaps, n.fail)
 	n.wire = newTransport(raftStream{stream: n.stream, self: n.identity().id}, n.linkTimeout(), newHCLogger(n.log))
 	n.wire.fastPath = n.config.hooks.heartbeatFastPath
 	n.wire.gate = n.gate
 	n.wire.installed = n.noteInstall
-	r, err := raft.NewRaft(n.raftConfig(), n.fsm, n.store.log(), n.store.stable(), n.store.snapshots(), n.wire)
+	r, err := raft.NewRaft(n.raftConfig(), n.fsm, n.store.logs, n.store.stable, n.store.snaps, n.wire)
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: starting Raft: %w", ErrStorage, err), n.wire.Close())
 	}
@@ -370,9 +361,10 @@ func (n *Node) fail(err error) {
 	n.stopping.Store(true)
 	n.cancel(err)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-		defer cancel()
-		n.close(ctx)
+		if bad := n.stream.close(); bad != nil { // what failed is not to be heard any more
+			n.log.Debug("closing the links", slog.Any("error", bad))
+		}
+		n.close()
 	}()
 }
 
@@ -408,19 +400,25 @@ func (n *Node) raft() *raft.Raft {
 	}
 }
 
-// noteRefusal remembers a peer's refusal; a majority that refuses because of the lineage ends the node.
+// noteRefusal remembers a peer's refusal, nil if it takes this node; a majority of peers of another lineage ends the
+// node.
 func (n *Node) noteRefusal(name string, no *refusal) {
-	if no.Code == refusedID {
+	if no != nil && (no.Code == refusedID || no.Code == refusedEarly) {
 		return // an answer, not a fault
 	}
 	n.mu.Lock()
-	known := n.refused[name] == no.Text
-	if no.Code == refusedLineage {
-		n.refused[name] = no.Text
+	last := n.refused[name]
+	if n.refused[name] = no; no == nil {
+		delete(n.refused, name)
 	}
-	against := len(n.refused)
+	against := 0
+	for _, r := range n.refused {
+		if r.Code == refusedLineage {
+			against++
+		}
+	}
 	n.mu.Unlock()
-	if !known {
+	if no != nil && (last == nil || *last != *no) {
 		n.log.Error("a node refuses this one", slog.String("by", name), slog.String("because", no.Text))
 	}
 	if against >= len(n.config.Peers)/2+1 {

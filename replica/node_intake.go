@@ -10,17 +10,17 @@ import (
 )
 
 // Append makes the batches durable on a quorum, as one command of one entry, and returns a receipt each; it implements
-// proxy.Intake. It waits while the buffer is over its limit, the disk is nearly full, or too much is in flight. Errors are
-// of class logbuffer.ErrUnavailable, ErrTooLarge or ErrUnknown.
+// proxy.Intake. It waits while the buffer is over its limit, the disk is nearly full, or too much is in flight. Errors
+// are of class logbuffer.ErrUnavailable, ErrTooLarge or ErrUnknown.
 func (n *Node) Append(ctx context.Context, batches ...logbuffer.Batch) ([]logbuffer.Receipt, error) {
 	size, err := n.measure(batches)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.waitForRoom(ctx); err != nil {
+	if err = n.waitForRoom(ctx); err != nil {
 		return nil, err
 	}
-	if err := n.lane.reserve(ctx, size); err != nil {
+	if err = n.lane.reserve(ctx, size); err != nil {
 		return nil, err
 	}
 	body, err := appendAppendBody(make([]byte, 0, size), batches)
@@ -96,15 +96,15 @@ const diskPoll = 250 * time.Millisecond
 // waitForDisk returns when there is free space.
 func (n *Node) waitForDisk(ctx context.Context) error {
 	for said := false; ; said = true {
-		err := n.store.room()
+		err := n.store.space.check()
 		if err == nil {
 			return nil
 		}
 		if !said {
-			n.log.Warn("tuples wait for free space", slog.Any("error", err))
+			n.log.WarnContext(ctx, "tuples wait for free space", slog.Any("error", err))
 		}
 		if !wait(ctx, diskPoll) {
-			return err
+			return fmt.Errorf("%w: %w", logbuffer.ErrUnavailable, err)
 		}
 	}
 }
@@ -142,10 +142,10 @@ func (n *Node) OpenSession(ctx context.Context) (string, error) {
 	return v.SessionID, err
 }
 
-// Position returns the last position admitted from a source, judged behind a Raft barrier; it implements proxy.Intake. On
-// a follower the leader is asked.
+// Position returns the last position admitted from a source, judged behind a Raft barrier; it implements
+// proxy.Intake. On a follower the leader is asked.
 func (n *Node) Position(ctx context.Context, source string) (last int64, known bool, err error) {
-	if err := n.waitForStart(ctx); err != nil {
+	if err = n.waitForStart(ctx); err != nil {
 		return 0, false, err
 	}
 	for {
@@ -155,8 +155,10 @@ func (n *Node) Position(ctx context.Context, source string) (last int64, known b
 		case leader == n.identity().id:
 			last, known, err = n.position(ctx, source)
 		case leader != "":
+			reign, cancel := n.whileLeads(ctx, leader)
 			var a answer
-			a, err = n.ask(ctx, leader, question{Ask: askPosition, Source: source})
+			a, err = n.ask(reign, leader, question{Ask: askPosition, Source: source})
+			cancel()
 			last, known = a.Position, a.Known
 		default:
 			err = errNotLeading
@@ -190,8 +192,8 @@ func (n *Node) Letters(after uint64, limit int) ([]logbuffer.Letter, error) {
 	return letters, nil
 }
 
-// Requeue puts a dead letter back into its reader's buffer, past dedup. If there is no such letter the error is of class
-// logbuffer.ErrUnavailable and says so.
+// Requeue puts a dead letter back into its reader's buffer, past dedup. If there is no such letter the error is of
+// class logbuffer.ErrUnavailable and says so.
 func (n *Node) Requeue(ctx context.Context, offset uint64) error {
 	_, err := n.propose(ctx, kindRequeue, appendOffsetBody(nil, offset))
 	return err

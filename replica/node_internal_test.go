@@ -74,9 +74,9 @@ func deliver(t *testing.T, n *Node, want int) []string {
 				break
 			}
 			for _, s := range batches {
-				b, err := s.Decode()
-				if err != nil {
-					return err
+				b, bad := s.Decode()
+				if bad != nil {
+					return bad
 				}
 				for i, tuple := range b.Tuples {
 					if s.First+uint64(i) > after { // a batch may be acknowledged in part
@@ -119,18 +119,18 @@ func TestOneNodeTakesDeliversAndRemembers(t *testing.T) {
 			t.Fatalf("tuple %d is %q", i, v)
 		}
 	}
-	if err := n.Shutdown(t.Context()); err != nil {
+	if err = n.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	n = openAlone(t, dir)
 	defer func() {
-		if err := n.Shutdown(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
+		if bad := n.Shutdown(context.WithoutCancel(t.Context())); bad != nil {
+			t.Error(bad)
 		}
 	}()
 	eventually(t, "ready again", n.Ready)
-	if last, known, err := n.Position(t.Context(), "s"); err != nil || !known || last != 105 {
-		t.Fatal(last, known, err)
+	if last, known, bad := n.Position(t.Context(), "s"); bad != nil || !known || last != 105 {
+		t.Fatal(last, known, bad)
 	}
 	if r, err = n.Append(t.Context(), tuples("s", 106, 107)); err != nil || r[0].First != 106 {
 		t.Fatal(r, err)

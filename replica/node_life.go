@@ -33,14 +33,14 @@ func (n *Node) Err() error {
 // snapshot if much was written since the last, and closes. ctx bounds all but the closing.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if !n.stopping.Swap(true) && n.raft() != nil {
-		n.log.Info("stopping")
+		n.log.InfoContext(ctx, "stopping")
 		n.drain(ctx)
 		if err := n.transfer(ctx); err != nil {
-			n.log.Info("leadership was not handed over", slog.Any("error", err))
+			n.log.InfoContext(ctx, "leadership was not handed over", slog.Any("error", err))
 		}
-		if n.store.sinceSnapshot() > lastSnapshotBytes && ctx.Err() == nil {
+		if n.store.logSinceSnapshot() > lastSnapshotBytes && ctx.Err() == nil {
 			if err := n.snapshot(ctx); err != nil {
-				n.log.Info("no last snapshot", slog.Any("error", err))
+				n.log.InfoContext(ctx, "no last snapshot", slog.Any("error", err))
 			}
 		}
 	}
@@ -50,9 +50,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	n.mu.Unlock()
 	if first {
 		n.cancel(errStopped)
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		n.close(closing)
+		n.close()
 	}
 	<-n.done
 	return n.Err()
@@ -85,16 +83,18 @@ func (n *Node) transfer(ctx context.Context) error {
 
 // close ends everything in the order that lets it end: what proposes, the links, Raft, the disk. The node's context is
 // cancelled already.
-func (n *Node) close(ctx context.Context) {
+func (n *Node) close() {
 	defer close(n.done)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		n.stopAll()
 	}()
+	late := time.NewTimer(closeTimeout)
+	defer late.Stop()
 	select {
 	case <-ended:
-	case <-ctx.Done():
+	case <-late.C:
 		n.log.Error("the node could not be closed in time")
 		n.note(fmt.Errorf("%w: the node could not be closed in time", ErrStorage))
 	}
@@ -128,7 +128,7 @@ func (n *Node) note(err error) {
 // must be emptied before they join.
 func Recover(_ context.Context, c Config) (lineage string, err error) {
 	c = c.withDefaults()
-	if err := c.validate(); err != nil {
+	if err = c.validate(); err != nil {
 		return "", err
 	}
 	var failed error
@@ -145,7 +145,7 @@ func Recover(_ context.Context, c Config) (lineage string, err error) {
 		ID: raft.ServerID(s.identity), Address: raft.ServerAddress(s.identity),
 	}}}
 	_, t := raft.NewInmemTransport(raft.ServerAddress(s.identity))
-	if err := raft.RecoverCluster(n.raftConfig(), f, s.logs, s.stable, s.snaps, t, alone); err != nil {
+	if err = raft.RecoverCluster(n.raftConfig(), f, s.logs, s.stable, s.snaps, t, alone); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrStorage, err)
 	}
 	if f.dead != nil {

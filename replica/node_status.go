@@ -145,7 +145,7 @@ func (n *Node) Status() Status {
 		return s
 	}
 	n.describeRaft(&s, r)
-	n.store.describe(&s)
+	n.describeDisk(&s)
 	n.fsm.view(func(st *State) { n.describeState(&s, st) })
 	return s
 }

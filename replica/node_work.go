@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -31,13 +32,7 @@ func (n *Node) connect(ctx context.Context) (link, error) {
 			return c, nil
 		}
 		if leader := n.leaderID(); leader != "" && leader != n.identity().id {
-			conn, _, err := n.stream.dial(ctx, linkForward, leader)
-			if err != nil {
-				return nil, err
-			}
-			l := newRemoteLink(conn)
-			l.wg.Go(func() { n.follow(l, leader) })
-			return l, nil
+			return n.forwardTo(ctx, leader)
 		}
 		select {
 		case <-next:
@@ -47,19 +42,48 @@ func (n *Node) connect(ctx context.Context) (link, error) {
 	}
 }
 
-// follow ends a link when another node leads.
-func (n *Node) follow(l *remoteLink, leader serverID) {
-	for {
-		next := n.turn.next()
-		if n.leaderID() != leader {
-			l.fail(errNotLeading)
-			return
-		}
+// forwardTo links the node's lane to a leader elsewhere, for as long as that leads.
+func (n *Node) forwardTo(ctx context.Context, leader serverID) (link, error) {
+	reign, cancel := n.whileLeads(ctx, leader)
+	conn, err := n.stream.dial(reign, linkForward, leader)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	l := newRemoteLink(conn)
+	l.wg.Go(func() {
+		defer cancel()
 		select {
-		case <-next:
+		case <-reign.Done():
+			l.fail(errNotLeading)
 		case <-l.gone:
-			return
 		}
+	})
+	return l, nil
+}
+
+// whileLeads returns a context that ends when a node is no longer the leader that this one knows. Nothing waits for an
+// old leader that does not answer.
+func (n *Node) whileLeads(ctx context.Context, leader serverID) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			next := n.turn.next()
+			if n.leaderID() != leader {
+				cancel(errNotLeading)
+				return
+			}
+			select {
+			case <-next:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		wg.Wait()
 	}
 }
 
@@ -126,9 +150,10 @@ func (n *Node) compareHashes(ctx context.Context) {
 		}
 		if sample.Index > told && voters > 1 {
 			told = sample.Index
-			_, err := n.lane.propose(ctx, kindHash, appendHashBody(nil, me, sample.Index, n.config.hooks.hash(sample.Hash)))
+			body := appendHashBody(nil, me, sample.Index, n.config.hooks.hash(sample.Hash))
+			_, err := n.lane.propose(ctx, kindHash, body)
 			if err != nil && ctx.Err() == nil {
-				n.log.Debug("a hash was not told", slog.Any("error", err))
+				n.log.DebugContext(ctx, "a hash was not told", slog.Any("error", err))
 			}
 			continue
 		}
@@ -154,9 +179,9 @@ func (n *Node) takeSnapshots(ctx context.Context) {
 			return
 		case <-time.After(snapshotPoll):
 		}
-		if asked || n.store.sinceSnapshot() >= n.config.Limits.SnapshotBytes {
+		if asked || n.store.logSinceSnapshot() >= n.config.Limits.SnapshotBytes {
 			if err := n.snapshot(ctx); err != nil && ctx.Err() == nil {
-				n.log.Warn("no snapshot was taken", slog.Any("error", err))
+				n.log.WarnContext(ctx, "no snapshot was taken", slog.Any("error", err))
 			}
 		}
 	}
@@ -166,7 +191,7 @@ func (n *Node) takeSnapshots(ctx context.Context) {
 // that are a little behind.
 func (n *Node) snapshot(ctx context.Context) error {
 	if err := n.core.ReloadConfig(raft.ReloadableConfig{
-		TrailingLogs:     n.store.entriesWithin(n.config.Limits.SnapshotBytes / 4),
+		TrailingLogs:     n.store.logs.entriesWithin(n.config.Limits.SnapshotBytes / 4),
 		SnapshotInterval: 24 * time.Hour, SnapshotThreshold: neverSnapshot,
 		HeartbeatTimeout: n.config.ElectionTimeout, ElectionTimeout: n.config.ElectionTimeout,
 	}); err != nil {
@@ -181,8 +206,8 @@ func (n *Node) snapshot(ctx context.Context) error {
 	return err
 }
 
-// noteInstall takes a new snapshot when a follower needed the same one twice: what follows it in the log must be missing
-// (hashicorp/raft issue 697).
+// noteInstall takes a new snapshot when a follower needed the same one twice: what follows it in the log must be
+// missing (hashicorp/raft issue 697).
 func (n *Node) noteInstall(to raft.ServerID, index uint64, times int) {
 	n.log.Info("a follower took a snapshot", slog.String("server", string(to)), slog.Uint64("index", index))
 	if times < 2 {
@@ -255,9 +280,9 @@ func (s seeking) hopeless(own answer) error {
 		case !ok:
 			return nil // it may be what is missing
 		case a.Condition == hasState && a.Leader != "" && a.Applied >= own.Applied && len(a.Members) > 0 &&
-			!slices.ContainsFunc(a.Members, func(m Member) bool { return m.ID == string(s.self) }):
-			return fmt.Errorf("%w: the group led by %s has no server %s: another process has this node's name, or had it; "+
-				"stop one of them, or empty this data folder to join anew", ErrRemoved, a.Leader, s.self)
+			!a.has(s.self):
+			return fmt.Errorf("%w: the group led by %s has no server %s: another process has this node's name, or had "+
+				"it; stop one of them, or empty this data folder to join anew", ErrRemoved, a.Leader, s.self)
 		}
 	}
 	s.answers[s.self.name()] = own

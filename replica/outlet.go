@@ -37,7 +37,7 @@ func newOutlet(t *Tenure, reader string) *Outlet {
 func (o *Outlet) Reader() string { return o.reader }
 
 // Buffer is the name of the buffer that is read.
-func (o *Outlet) Buffer() string { return bufferIn }
+func (*Outlet) Buffer() string { return bufferIn }
 
 // Lineage is as in Node.
 func (o *Outlet) Lineage() string { return o.t.n.Lineage() }
@@ -53,7 +53,7 @@ func (o *Outlet) Barrier(ctx context.Context) error {
 // Cursor returns, behind a barrier, the reader's confirmed offset, the last offset in the buffer, the running hash at
 // the confirmed offset, and whether the reader ever confirmed anything.
 func (o *Outlet) Cursor(ctx context.Context) (acked, end, hash uint64, everAcked bool, err error) {
-	if err := o.Barrier(ctx); err != nil {
+	if err = o.Barrier(ctx); err != nil {
 		return 0, 0, 0, false, err
 	}
 	err = fmt.Errorf("%w: the state has no reader %q", logbuffer.ErrUnavailable, o.reader)
@@ -108,8 +108,8 @@ func (o *Outlet) Ack(ctx context.Context, ack logbuffer.Ack) error {
 	}
 }
 
-// join adds an acknowledgement to the last group if neither bears dead letters, which may be refused, else to one of its
-// own.
+// join adds an acknowledgement to the last group if neither bears dead letters, which may be refused, else to one of
+// its own.
 func (o *Outlet) join(ack logbuffer.Ack) *ackGroup {
 	o.mu.Lock()
 	defer o.mu.Unlock()

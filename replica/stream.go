@@ -48,7 +48,7 @@ type stream struct {
 	log      *slog.Logger
 	// handle serves a forward or control connection; it returns when the connection is done with.
 	handle func(ctx context.Context, link byte, from serverID, conn net.Conn)
-	// refusedBy is told about every refusal that a peer answered.
+	// refusedBy is told about every refusal that a peer answered, and with nil when one takes a link of Raft's.
 	refusedBy func(name string, err *refusal)
 
 	sent, received, refusals atomic.Int64
@@ -208,7 +208,10 @@ func (s *stream) judge(link byte, h hello, me identity, conn net.Conn) *refusal 
 		return &refusal{Code: refusedName, Text: fmt.Sprintf("node %q is not among the peers of %q", name, me.id.name())}
 	case h.To != "" && h.To != me.id:
 		return &refusal{Code: refusedID, Text: fmt.Sprintf("this is %s, not %s", me.id, h.To)}
-	case link != linkControl && (h.Lineage == "" || h.Lineage != me.lineage):
+	case link != linkControl && (h.Lineage == "" || me.lineage == ""):
+		return &refusal{Code: refusedEarly, Text: fmt.Sprintf("node %s or node %s has not found its group yet",
+			me.id.name(), name)}
+	case link != linkControl && h.Lineage != me.lineage:
 		return &refusal{Code: refusedLineage, Text: fmt.Sprintf("node %s has the log %q, node %s has %q: "+
 			"one of them is of another life; empty the data folder of the wrong one",
 			me.id.name(), me.lineage, name, h.Lineage)}
@@ -222,44 +225,44 @@ func (s *stream) judge(link byte, h hello, me identity, conn net.Conn) *refusal 
 }
 
 // dial connects to a peer and says hello. to is the server id that is meant, or a bare node's name for whoever has it.
-func (s *stream) dial(ctx context.Context, link byte, to serverID) (net.Conn, welcomeFrame, error) {
+func (s *stream) dial(ctx context.Context, link byte, to serverID) (net.Conn, error) {
 	name := to.name()
 	addr, ok := s.peers[name]
 	if !ok {
-		return nil, welcomeFrame{}, fmt.Errorf("node %q is not among the peers", name)
+		return nil, fmt.Errorf("node %q is not among the peers", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	raw, err := s.dialer(ctx, addr)
 	if err != nil {
-		return nil, welcomeFrame{}, err
+		return nil, err
 	}
 	tracked := &trackedConn{Conn: &countedConn{Conn: raw, sent: &s.sent, received: &s.received}}
 	tracked.done = func() { s.forget(tracked) }
 	if !s.remember(tracked) {
-		return nil, welcomeFrame{}, net.ErrClosed
+		return nil, net.ErrClosed
 	}
 	stop := context.AfterFunc(ctx, func() { _ = tracked.Close() }) // the read below then fails
-	conn, answer, err := s.introduce(ctx, tracked, link, name, addr, to)
+	conn, err := s.introduce(ctx, tracked, link, name, addr, to)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		_ = tracked.Close() // the error is the one to tell
-		return nil, answer, fmt.Errorf("node %s at %s: %w", name, addr, err)
+		return nil, fmt.Errorf("node %s at %s: %w", name, addr, err)
 	}
-	return conn, answer, nil
+	return conn, nil
 }
 
 // introduce does the dialing half of the handshake.
 func (s *stream) introduce(ctx context.Context, tracked *trackedConn, link byte, name, addr string,
 	to serverID,
-) (net.Conn, welcomeFrame, error) {
+) (net.Conn, error) {
 	var conn net.Conn = tracked
 	if s.certs != nil {
 		secured := tls.Client(tracked, s.certs.client(name, addr))
 		if err := secured.HandshakeContext(ctx); err != nil {
-			return nil, welcomeFrame{}, err
+			return nil, err
 		}
 		conn = secured
 	}
@@ -269,17 +272,20 @@ func (s *stream) introduce(ctx context.Context, tracked *trackedConn, link byte,
 		h.To = to
 	}
 	if err := writeHello(conn, link, h); err != nil {
-		return nil, welcomeFrame{}, err
+		return nil, err
 	}
 	var answer welcomeFrame
 	if err := readFrame(conn, &answer); err != nil {
-		return nil, welcomeFrame{}, err
+		return nil, err
 	}
 	if answer.Refusal != nil {
 		s.refusedBy(name, answer.Refusal)
-		return nil, answer, answer.Refusal
+		return nil, answer.Refusal
 	}
-	return conn, answer, nil
+	if link == linkRaft {
+		s.refusedBy(name, nil)
+	}
+	return conn, nil
 }
 
 // keep adds an inbound connection to those of a peer and closes the oldest if there are too many. It reports whether
@@ -393,8 +399,7 @@ func (r raftStream) Addr() net.Addr { return serverAddr(r.self) }
 func (r raftStream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	defer cancel()
-	conn, _, err := r.dial(ctx, linkRaft, serverID(to))
-	return conn, err
+	return r.dial(ctx, linkRaft, serverID(to))
 }
 
 // serverAddr is a server id as a net.Addr.

@@ -46,6 +46,7 @@ const (
 	refusedName    = "name"
 	refusedID      = "id"
 	refusedLineage = "lineage"
+	refusedEarly   = "early" // ask again
 )
 
 // Error implements error.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,7 +42,7 @@ func openCertificates(files TLSFiles, log *slog.Logger) (*certificates, error) {
 
 // look returns a stamp that changes when one of the files does, also behind a symbolic link.
 func (c *certificates) look() (string, error) {
-	var stamp string
+	var stamp strings.Builder
 	for _, name := range []string{c.files.CertFile, c.files.KeyFile, c.files.CAFile} {
 		target, err := filepath.EvalSymlinks(name)
 		if err != nil {
@@ -51,9 +52,9 @@ func (c *certificates) look() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		stamp += fmt.Sprintf("%s %d %d|", target, info.ModTime().UnixNano(), info.Size())
+		fmt.Fprintf(&stamp, "%s %d %d|", target, info.ModTime().UnixNano(), info.Size())
 	}
-	return stamp, nil
+	return stamp.String(), nil
 }
 
 func (c *certificates) load() error {

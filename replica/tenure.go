@@ -78,7 +78,7 @@ func (n *Node) runTenures(ctx context.Context) {
 		if leading {
 			err := n.runTenure(ctx, generation)
 			if err != nil && ctx.Err() == nil {
-				n.log.Debug("a tenure did not begin", slog.Any("error", err))
+				n.log.DebugContext(ctx, "a tenure did not begin", slog.Any("error", err))
 			}
 			wait(ctx, 20*time.Millisecond)
 			continue
@@ -120,14 +120,14 @@ func (n *Node) runTenure(ctx context.Context, generation uint64) error {
 	if err := t.settle(ctx); err != nil {
 		return err
 	}
-	n.log.Info("leading", slog.Uint64("term", term))
+	n.log.InfoContext(ctx, "leading", slog.Uint64("term", term))
 	keeper := &custodian{n: n, t: t}
 	wg.Go(func() { keeper.run(ctx) })
 	wg.Go(func() { t.tick(ctx) })
 	n.setReign(t)
 	defer n.setReign(nil)
 	<-ctx.Done()
-	n.log.Info("no longer leading", slog.Uint64("term", term), slog.Any("cause", context.Cause(ctx)))
+	n.log.InfoContext(ctx, "no longer leading", slog.Uint64("term", term), slog.Any("cause", context.Cause(ctx)))
 	return nil
 }
 

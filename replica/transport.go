@@ -11,8 +11,8 @@ import (
 // transport is Raft's network transport with what the library lacks:
 //
 //   - Heartbeats take the ordinary way. Handled aside, as the library does, they can raise the term under a leader that
-//     is just writing an entry, and that entry then goes out under a term that another leader owns: replicas diverge for
-//     good (hashicorp/raft issue 695).
+//     is just writing an entry, and that entry then goes out under a term that another leader owns: replicas diverge
+//     for good (hashicorp/raft issue 695).
 //   - A gate before every message, which a leader with a hanging disk closes to be succeeded.
 //   - Repeated installs of one snapshot are noticed (issue 697).
 type transport struct {

@@ -126,9 +126,9 @@ func leaderOf(t *testing.T, nodes []*plainNode) int {
 	return leader
 }
 
-// diverges runs the schedule of hashicorp/raft issue 695 once and reports whether two replicas applied different entries
-// at one index: an idle leader, muted outward, has its term raised by the heartbeat of a successor whose log messages
-// to it are slow, and is given an entry in that moment.
+// diverges runs the schedule of hashicorp/raft issue 695 once and reports whether two replicas applied different
+// entries at one index: an idle leader, muted outward, has its term raised by the heartbeat of a successor whose log
+// messages to it are slow, and is given an entry in that moment.
 func diverges(t *testing.T, fastPath bool) bool {
 	t.Helper()
 	nodes := plainCluster(t, fastPath)
@@ -151,14 +151,14 @@ func diverges(t *testing.T, fastPath bool) bool {
 	}
 	for began := time.Now(); a.raft.CurrentTerm() == term && time.Since(began) < time.Second; {
 	}
-	_ = a.raft.Apply([]byte("ZOMBIE"), 20*time.Millisecond) //nolint:errcheck // nobody knows
+	_ = a.raft.Apply([]byte("ZOMBIE"), 20*time.Millisecond) // nobody knows
 	wait(t.Context(), 300*time.Millisecond)
 	a.mute.Store(false)
 	b.slow.Store(raft.ServerID(""))
 	wait(t.Context(), 1500*time.Millisecond)
 	now := nodes[leaderOf(t, nodes)]
 	for i := range 3 {
-		_ = now.raft.Apply(fmt.Appendf(nil, "after %d", i), time.Second).Error() //nolint:errcheck // judged below
+		_ = now.raft.Apply(fmt.Appendf(nil, "after %d", i), time.Second).Error() // judged below
 	}
 	wait(t.Context(), 500*time.Millisecond)
 	return differ(nodes)

@@ -25,10 +25,11 @@ const hangLimit = 20 * time.Second
 // than hangLimit.
 func (n *Node) watchDisk(ctx context.Context) {
 	for wait(ctx, n.config.ElectionTimeout/4) {
-		stalled := n.store.stalled()
+		stalled := n.store.logs.stalled()
 		mute := stalled > 2*n.config.ElectionTimeout
 		if n.dog.muted.Swap(mute) != mute {
-			n.log.Warn("the disk does not answer in time", slog.Bool("muted", mute), slog.Duration("write_lasts", stalled))
+			n.log.WarnContext(ctx, "the disk does not answer in time", slog.Bool("muted", mute),
+				slog.Duration("write_lasts", stalled))
 			n.turn.fire()
 		}
 		if stalled > hangLimit {
