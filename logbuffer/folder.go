@@ -15,13 +15,15 @@ import (
 const segmentSuffix = ".seg"
 
 // Folder counts who still names a segment file: live buffers, and the manifests that are kept. The last Unpin unlinks.
-// All methods may be called concurrently; none but Sync waits for the disk.
+// All methods may be called concurrently; none but Sync waits for what was written to reach the disk.
 type Folder struct {
 	fs FS
 	// token stands in the names of the files made here: no other Folder, before or after, on this node or another, makes
 	// a file of the same name, so that a name means one content for ever.
 	token  string
 	mutant mutants
+	// damaged is told when a file cannot be read; see OnDamage.
+	damaged func(error)
 	// chunk is what a scanner reads at least at a time, interval the bytes between two entries of a segment's index;
 	// tests make them small.
 	chunk, interval uint64
@@ -49,6 +51,19 @@ func OpenFolder(files FS) (*Folder, error) {
 		fs: files, token: fmt.Sprintf("%x", b), chunk: chunkBytes, interval: indexEvery,
 		pins: map[string]int{}, open: map[string]File{},
 	}, nil
+}
+
+// OnDamage has report called with every error of reading a segment that is not ErrTrimmed: the file is missing, short or
+// damaged (the error wraps ErrCorrupt), or the disk fails. The same error is returned to who reads. It must be called
+// before the Folder is used; report may be called concurrently, and must not call the buffer that is being read.
+func (f *Folder) OnDamage(report func(error)) { f.damaged = report }
+
+// failed reports an error of reading a segment, and returns it.
+func (f *Folder) failed(err error) error {
+	if f.damaged != nil && err != nil && !errors.Is(err, ErrTrimmed) {
+		f.damaged(err)
+	}
+	return err
 }
 
 // Pin adds a reference to each file.
@@ -179,9 +194,10 @@ func (f *Folder) Sync(names ...string) error {
 		err = f.fs.SyncFolder()
 	}
 	f.mu.Lock()
-	if err != nil && f.lost == nil {
+	if f.lost == nil {
 		f.lost = err
 	}
+	err = f.lost // perhaps that of a call at the same time: an operating system tells of a failure only once
 	for name := range files {
 		if open, ok := f.open[name]; ok && err == nil {
 			delete(f.open, name)

@@ -87,6 +87,53 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	}
 }
 
+// TestFailedSyncFailsSyncsBesideIt: the operating system tells of a failed write once, to one of two calls.
+func TestFailedSyncFailsSyncsBesideIt(t *testing.T) {
+	t.Parallel()
+	b, folder, disk := newBuffer(t)
+	fill(b, 10)
+	must(t, b.Seal())
+	name := b.SegmentNames()[0]
+	want := errors.New("input/output error")
+	disk.onSync = func() {
+		disk.onSync, disk.syncErr = nil, want
+		if err := folder.Sync(name); !errors.Is(err, want) {
+			t.Errorf("the inner sync: %v", err)
+		}
+		disk.syncErr = nil
+	}
+	if err := folder.Sync(name); !errors.Is(err, want) {
+		t.Errorf("the outer sync: %v", err)
+	}
+}
+
+// TestDamageIsReported: who owns the folder learns of what readers find, and of nothing that was only trimmed.
+func TestDamageIsReported(t *testing.T) {
+	t.Parallel()
+	b, folder, disk := newBuffer(t)
+	fill(b, 60)
+	must(t, b.Seal())
+	var got []error
+	folder.OnDamage(func(err error) { got = append(got, err) })
+	trimmed := b.Locate("all", 0, 1)
+	if _, err := trimmed.Load(); err != nil || got != nil {
+		t.Fatal(err, got)
+	}
+	name := b.SegmentNames()[0]
+	disk.files[name].data[60] ^= 1
+	if _, err := trimmed.Load(); len(got) != 1 || !errors.Is(got[0], err) || !errors.Is(err, logbuffer.ErrCorrupt) {
+		t.Errorf("read: %v, reported %v", err, got)
+	}
+	if err := b.Ack("all", 1); len(got) != 2 || !errors.Is(err, logbuffer.ErrCorrupt) {
+		t.Errorf("ack: %v, reported %v", err, got)
+	}
+	disk.files[name].data[60] ^= 1
+	must(t, b.Ack("all", b.End()))
+	if _, err := trimmed.Load(); len(got) != 2 || !errors.Is(err, logbuffer.ErrTrimmed) {
+		t.Errorf("trimmed: %v, reported %v", err, got)
+	}
+}
+
 // TestSyncKeepsFilesItSyncs: a file that is trimmed while it is synced goes when the sync is over.
 func TestSyncKeepsFilesItSyncs(t *testing.T) {
 	t.Parallel()

@@ -162,6 +162,11 @@ func (s *segment) appendIndex(dst []byte) []byte {
 
 // readIndex reads the index of a sealed segment.
 func (s *segment) readIndex(folder *Folder) ([]place, error) {
+	index, err := s.parseIndex(folder)
+	return index, folder.failed(err)
+}
+
+func (s *segment) parseIndex(folder *Folder) ([]place, error) {
 	at := s.position(s.to)
 	b := make([]byte, s.size-at)
 	if err := s.read(folder, b, at); err != nil {
@@ -228,6 +233,11 @@ type scanner struct {
 
 // next returns the record at the place at, checked. The segment ends at to, as far as the caller knows.
 func (s *scanner) next(seg *segment, at, to place) (record, error) {
+	r, err := s.parse(seg, at, to)
+	return r, s.folder.failed(err)
+}
+
+func (s *scanner) parse(seg *segment, at, to place) (record, error) {
 	position := seg.position(at)
 	if at.cum < seg.from.cum || at.cum > to.cum || to.cum-at.cum < recordHead {
 		return record{}, seg.damage(position, "no room for a batch")

@@ -107,10 +107,20 @@ func (l *logStore) intact(index uint64, log *raft.Log) error {
 	if log.Index != index {
 		return fmt.Errorf("%w: entry %d stands in its place", wal.ErrCorrupt, log.Index)
 	}
-	if log.Type != raft.LogCommand || l.check == nil {
-		return nil
+	switch log.Type {
+	case raft.LogCommand:
+		if l.check == nil {
+			return nil
+		}
+		return l.check(log.Data)
+	case raft.LogConfiguration:
+		return nil // Raft decodes it at once
+	case raft.LogNoop, raft.LogBarrier:
+		if len(log.Data) == 0 {
+			return nil
+		}
 	}
-	return l.check(log.Data)
+	return fmt.Errorf("%w: %d bytes are in an entry of type %d", wal.ErrCorrupt, len(log.Data), log.Type)
 }
 
 // StoreLog stores one entry.
@@ -125,9 +135,8 @@ func (l *logStore) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	l.busy.Store(max(1, int64(time.Since(l.start))))
-	err := l.wal.StoreLogs(logs)
-	l.busy.Store(0)
-	if err != nil {
+	defer l.busy.Store(0)
+	if err := l.wal.StoreLogs(logs); err != nil {
 		return l.failed("writing the log", err)
 	}
 	for _, log := range logs {

@@ -83,8 +83,11 @@ func (n *inspection) bad(format string, args ...any) {
 func inspect(dir string) (*inspection, error) {
 	n := &inspection{}
 	reason, err := os.ReadFile(filepath.Join(dir, quarantineFile))
-	if err == nil {
+	switch {
+	case err == nil:
 		n.lost = append(n.lost, strings.TrimSpace(string(reason)))
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: reading the data folder: %w", ErrStorage, err)
 	}
 	steps := []func(dir string) error{n.inspectParts, n.inspectNames, n.inspectLog, n.inspectSnapshot}
 	for _, step := range steps {
@@ -181,6 +184,9 @@ func (n *inspection) inspectSnapshot(dir string) error {
 // compare holds log, snapshot and watermark against each other.
 func (n *inspection) compare() {
 	snapshot := n.snapshot.head.index
+	if reach := max(n.scan.last, snapshot); n.lineage == "" && reach > 1 {
+		n.bad("%s is missing, and the log goes on to entry %d", lineageFile, reach) // it is written before the second one
+	}
 	if n.scan.first > snapshot+1 {
 		n.bad("the log begins with entry %d, and the newest snapshot ends with %d", n.scan.first, snapshot)
 	}

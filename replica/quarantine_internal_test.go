@@ -215,6 +215,9 @@ func TestSalvage(t *testing.T) {
 	if last == 0 || last >= 40 {
 		t.Fatalf("the log ends with %d", last)
 	}
+	if s.lineage == "" || s.lineage == "a life" {
+		t.Fatalf("what forgot its newest entries still takes part in %q", s.lineage)
+	}
 	if err := checkEntries(s.logs, 1, last, 100); err != nil {
 		t.Fatal(err)
 	}

@@ -340,6 +340,9 @@ func TestBadManifestIsQuarantined(t *testing.T) {
 	t.Parallel()
 	c := testStorage(t, t.TempDir())
 	s := mustOpen(t, c)
+	if err := s.setLineage("a life"); err != nil {
+		t.Fatal(err)
+	}
 	f, err := s.folder.Create("a.seg")
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -240,6 +241,7 @@ func (s *storage) open(c storageConfig, found *inspection) (err error) {
 	if s.folder, err = logbuffer.OpenFolder(c.hooks.folder(s.root)); err != nil {
 		return err
 	}
+	s.folder.OnDamage(func(err error) { s.damaged(fail, err) })
 	s.snaps = &snapshotStore{
 		dir: filepath.Join(s.dir, manifestFolder), fs: s.fs, folder: s.folder, fail: fail,
 		quarantine: func(reason string) { _ = s.quarantine(reason) }, // the process ends of it anyway
@@ -251,8 +253,12 @@ func (s *storage) open(c storageConfig, found *inspection) (err error) {
 	return s.openLog(c, found, fail)
 }
 
-// salvage makes damaged data usable: the watermark comes down to what is there.
+// salvage makes damaged data usable: the watermark comes down to what is there. It begins a new life of the log first,
+// so that whatever a crash leaves behind never votes in the former one, of which it may have forgotten what it said.
 func (s *storage) salvage(found *inspection) error {
+	if err := s.setLineage(newLineage()); err != nil {
+		return err
+	}
 	reach := max(found.scan.last, found.snapshot.head.index)
 	if reach < found.mark {
 		if err := writeWhole(s.fs, filepath.Join(s.dir, watermarkFile), encodeWatermark(reach)); err != nil {
@@ -307,14 +313,28 @@ func (s *storage) openLog(c storageConfig, found *inspection, fail *failure) err
 	return nil
 }
 
-// hasState tells whether this data ever took part in a log: then the node just starts.
+// hasState tells whether this data ever took part in a log: then the node just starts. Data without a lineage did not:
+// that is written before Raft runs. If it has a term but no entry, a crash interrupted the start of a new group, which
+// can then only be started anew; the term is taken back, since Raft would not.
 func (s *storage) hasState() (bool, error) {
 	if s.lineage != "" {
 		return true, nil
 	}
-	term, err := s.stable.GetUint64([]byte("CurrentTerm"))
-	return term > 0, err
+	term, err := s.stable.GetUint64(currentTerm)
+	if err != nil || term == 0 {
+		return false, err
+	}
+	last, err := s.logs.LastIndex()
+	if err != nil || last > 0 || s.snaps.newestIndex() > 0 {
+		return true, err
+	}
+	return false, s.stable.SetUint64(currentTerm, 0)
 }
+
+// currentTerm is the key of Raft's term in the stable store.
+//
+//nolint:gochecknoglobals // a constant that the language cannot express
+var currentTerm = []byte("CurrentTerm")
 
 // setLineage stores the life of the log that the data belongs to, durably.
 func (s *storage) setLineage(lineage string) error {
@@ -323,6 +343,17 @@ func (s *storage) setLineage(lineage string) error {
 	}
 	s.lineage = lineage
 	return nil
+}
+
+// damaged ends the process because a segment cannot be read, unless that may be different the next time.
+func (s *storage) damaged(fail *failure, err error) {
+	if errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return
+	}
+	if errors.Is(err, logbuffer.ErrCorrupt) {
+		_ = s.quarantine(err.Error()) // the process ends of it anyway
+	}
+	_ = fail.report("reading a segment", err) // reporting is all there is to do
 }
 
 // quarantine makes the data unusable from the next start on, for a reason found at run time.

@@ -56,6 +56,11 @@ func logEntries(first, last uint64, size int) []*raft.Log {
 // store appends entries first to last, one write each.
 func storeEntries(t *testing.T, s *storage, first, last uint64, size int) {
 	t.Helper()
+	if s.lineage == "" {
+		if err := s.setLineage("a life"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, log := range logEntries(first, last, size) {
 		if err := s.logs.StoreLog(log); err != nil {
 			t.Fatalf("store %d: %v", log.Index, err)
