@@ -23,7 +23,7 @@ func (b *bench) measureBacklog(ctx context.Context) error {
 	rand.Read(body)
 	r := f.Replicas[0]
 	enough := b.backlog / int64(len(body))
-	if _, err := push(ctx, sourceURL(r), "application/octet-stream", body, clients, time.Hour, enough); err != nil {
+	if _, err := push(ctx, sourceURL(r), "application/octet-stream", body, time.Hour, enough); err != nil {
 		return err
 	}
 	what := fmt.Sprintf("backlog of %.1f GiB", float64(b.backlog)/(1<<30))

@@ -85,7 +85,7 @@ func (b *bench) accepted(ctx context.Context, name, sink string) (float64, error
 	defer f.Kill()
 	body := make([]byte, entryBytes-4096) // the rest is for what an entry holds besides
 	rand.Read(body)
-	p, err := push(ctx, sourceURL(f.Replicas[0]), "application/octet-stream", body, clients, b.seconds/3, 0)
+	p, err := push(ctx, sourceURL(f.Replicas[0]), "application/octet-stream", body, b.seconds/3, 0)
 	if err != nil {
 		return 0, err
 	}

@@ -22,6 +22,7 @@ type bench struct {
 	backlog     int64 // bytes
 	kills       int
 	election    time.Duration
+	kafka       string // path of kafka.sh
 	rows        [][2]string
 }
 
@@ -38,12 +39,13 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	var b bench
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	only := f.String("only", "throughput,disk,backlog,gap", "what to measure")
+	only := f.String("only", "throughput,kafka,disk,backlog,snapshots,gap", "what to measure")
 	dir := f.String("dir", os.TempDir(), "where data may be written; the disk is part of what is measured")
 	seconds := f.Int("seconds", 10, "length of each measurement of a rate")
 	f.Int64Var(&b.backlog, "backlog", 4<<30, "bytes of backlog")
 	f.IntVar(&b.kills, "kills", 20, "kills of the leader")
 	f.DurationVar(&b.election, "election", 500*time.Millisecond, "election timeout of the replicas whose leader is killed")
+	f.StringVar(&b.kafka, "kafka", "integration/kafka.sh", "the script that starts Kafka")
 	if err = f.Parse(args); err != nil {
 		return err
 	}
@@ -58,7 +60,8 @@ func run(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	known := map[string]func(context.Context) error{
-		"throughput": b.measureThroughput, "disk": b.measureDisk, "backlog": b.measureBacklog, "gap": b.measureGaps,
+		"throughput": b.measureThroughput, "kafka": b.measureKafka, "disk": b.measureDisk, "backlog": b.measureBacklog,
+		"snapshots": b.measureSnapshots, "gap": b.measureGaps,
 	}
 	for name := range strings.SplitSeq(*only, ",") {
 		measure, ok := known[name]

@@ -18,6 +18,7 @@ import (
 )
 
 const (
+	clients  = 8
 	path     = "/tuples"
 	patience = time.Minute
 )
@@ -37,6 +38,12 @@ func sinkURL(s *traffic.Server, options string) string { return "http://" + s.Ad
 func (b *bench) start(ctx context.Context, name string, replicas int, sink string, env map[string]string) (
 	*fleet.Fleet, error,
 ) {
+	return b.startFrom(ctx, name, replicas, "http://127.0.0.1:PORT"+path, sink, env)
+}
+
+func (b *bench) startFrom(ctx context.Context, name string, replicas int, source, sink string, env map[string]string) (
+	*fleet.Fleet, error,
+) {
 	all := map[string]string{"LOG_LEVEL": "warn", "DEDUP": "none"}
 	maps.Copy(all, env)
 	dir := filepath.Join(b.dir, name)
@@ -44,7 +51,7 @@ func (b *bench) start(ctx context.Context, name string, replicas int, sink strin
 		return nil, err
 	}
 	f, err := fleet.New(ctx, fleet.Config{
-		Binary: b.binary, Dir: dir, Name: name, Replicas: replicas, Source: "http://127.0.0.1:PORT" + path,
+		Binary: b.binary, Dir: dir, Name: name, Replicas: replicas, Source: source,
 		Sink: sink, Env: all,
 	})
 	if err != nil {
@@ -77,7 +84,7 @@ type pushed struct {
 }
 
 // push posts the same body from several clients, for a time or until enough requests (0: no end) were answered 200.
-func push(ctx context.Context, url, kind string, body []byte, clients int, long time.Duration, enough int64) (
+func push(ctx context.Context, url, kind string, body []byte, long time.Duration, enough int64) (
 	pushed, error,
 ) {
 	ctx, stop := context.WithCancelCause(ctx)

@@ -9,10 +9,7 @@ import (
 	"ftproxy/integration/fleet"
 )
 
-const (
-	perRequest = 500 // tuples of NDJSON
-	clients    = 8
-)
+const perRequest = 500 // tuples of NDJSON
 
 // measureThroughput measures accepted tuples a second, with clients at the leader and a downstream that takes all.
 func (b *bench) measureThroughput(ctx context.Context) error {
@@ -50,7 +47,7 @@ func (b *bench) throughput(ctx context.Context, replicas, size int) (err error) 
 	if err != nil {
 		return err
 	}
-	p, err := push(ctx, sourceURL(leader), "application/x-ndjson", body, clients, b.seconds, 0)
+	p, err := push(ctx, sourceURL(leader), "application/x-ndjson", body, b.seconds, 0)
 	if err != nil {
 		return err
 	}

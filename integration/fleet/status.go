@@ -43,10 +43,14 @@ type Status struct {
 		Readers []struct {
 			Name      string `json:"name"`
 			Acked     uint64 `json:"acked"`
+			Received  int64  `json:"received"`
 			Delivered int64  `json:"delivered"`
 			Retained  int64  `json:"retained"`
 		} `json:"readers"`
 	} `json:"buffers"`
+	Raft struct {
+		Snapshots uint64 `json:"snapshots"`
+	} `json:"raft"`
 	Links struct {
 		SentBytes int64 `json:"sent_bytes"`
 	} `json:"links"`
@@ -62,6 +66,16 @@ func (s *Status) Retained() (n int64) {
 	for _, buffer := range s.Buffers {
 		for _, reader := range buffer.Readers {
 			n += reader.Retained
+		}
+	}
+	return n
+}
+
+// Received is how many tuples were taken in, repeated ones included, in the whole life of the log.
+func (s *Status) Received() (n int64) {
+	for _, buffer := range s.Buffers {
+		for _, reader := range buffer.Readers {
+			n = max(n, reader.Received)
 		}
 	}
 	return n
