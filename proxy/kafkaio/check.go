@@ -35,6 +35,9 @@ func (s *Sink) Check(ctx context.Context) ([]string, error) {
 	for _, name := range s.cfg.Routes {
 		names = append(names, name)
 	}
+	if s.cfg.Transactional { // transactions and markers are as durable as these
+		names = append(names, "__transaction_state", "__consumer_offsets")
+	}
 	warned, err := r.cl.checkDurability(ctx, names)
 	if err != nil {
 		return lines, err

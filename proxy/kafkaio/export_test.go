@@ -2,7 +2,9 @@ package kafkaio
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -58,6 +60,17 @@ func TornRange() Mutant      { return mutant{tornRange: true} }
 func UnstableAbsent() Mutant { return mutant{unstableAbsent: true} }
 func NoLetters() Mutant      { return mutant{noLetters: true} }
 func FreshSequences() Mutant { return mutant{freshSequences: true} }
+
+// Refresh sets how often the marker is written again.
+func (s *Sink) Refresh(every time.Duration) { s.refreshFirst, s.refreshEvery = every, every }
+
+// ParseNotes is parseNotes.
+func ParseNotes(text, lineage string) map[string][16]byte { return parseNotes(text, lineage) }
+
+// TLSFiles returns a function that gives the TLS configuration of a moment.
+func TLSFiles(t *TLS) func(host string) (c *tls.Config, stale, err error) {
+	return (&tlsFiles{files: t}).current
+}
 
 // Murmur2 is murmur2.
 func Murmur2(b []byte) uint32 { return murmur2(b) }

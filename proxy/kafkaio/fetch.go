@@ -40,6 +40,7 @@ type part struct {
 	next   int64 // the offset that is fetched next
 	queued int
 	sick   error // why its last fetch failed
+	begun  int64 // where this run began; never changed
 
 	admitted atomic.Int64 // the offset after the last one in the log
 	end      atomic.Int64 // the end of the partition, as last fetched

@@ -26,7 +26,7 @@ const sourceKey = int32(2)
 // If the Kafka user may not use the group, the source works without, and says what that costs.
 type memory struct {
 	usable  bool
-	lineage string
+	lineage string // of the log: another log's notes are not ours
 	topics  map[string][16]byte
 	stored  map[string][16]byte // as read at the start
 	existed map[[16]byte]int    // partitions that a topic had when it was first seen
@@ -58,7 +58,7 @@ func (r *reading) recall(ctx context.Context) (*memory, error) {
 		return nil, fmt.Errorf("the source's notes in group %s: %w", ownTopic(r.cfg.Name), err)
 	}
 	m.usable = true
-	m.parse(text)
+	m.topics = parseNotes(text, m.lineage)
 	m.stored = maps.Clone(m.topics)
 	return m, nil
 }
@@ -76,20 +76,22 @@ func (r *reading) readNotes(ctx context.Context) (string, error) {
 	return got[sourceKey].metadata, err
 }
 
-// parse takes over the notes of this log; those of another one are not ours.
-func (m *memory) parse(text string) {
+// parseNotes reads the notes of the log with that lineage; those of another one are not ours.
+func parseNotes(text, lineage string) map[string][16]byte {
+	topics := map[string][16]byte{}
 	f := strings.Split(text, " ")
-	if len(f) != 3 || f[0] != "v1" || f[1] != m.lineage {
-		return
+	if len(f) != 3 || f[0] != "v1" || f[1] != lineage {
+		return topics
 	}
 	for item := range strings.SplitSeq(f[2], ",") {
 		name, text, _ := strings.Cut(item, "=")
 		var id [16]byte
 		if b, err := base64.RawURLEncoding.DecodeString(text); err == nil && len(b) == len(id) {
 			copy(id[:], b)
-			m.topics[name] = id
+			topics[name] = id
 		}
 	}
+	return topics
 }
 
 func (m *memory) String() string {
@@ -106,6 +108,21 @@ func (r *reading) note(ctx context.Context) error {
 	if !m.usable || len(m.topics) == 0 || (!m.changed && time.Since(m.written) < refreshEvery) {
 		return nil
 	}
+	own := ownTopic(r.cfg.Name)
+	cn, err := r.cl.coordinatorConn(ctx, own, groupKind)
+	var got map[int32]committed
+	if err == nil {
+		got, err = fetchOffsets(ctx, cn, own, own, []int32{sourceKey})
+	}
+	if err != nil {
+		r.cl.forgetCoordinators()
+		return fmt.Errorf("the source's notes in group %s: %w", own, err)
+	}
+	for name, id := range parseNotes(got[sourceKey].metadata, m.lineage) { // other sources of this name note there too
+		if !slices.Contains(r.cfg.Topics, name) {
+			m.topics[name] = id
+		}
+	}
 	text := m.String()
 	if len(text) > maxMarker {
 		m.usable = false
@@ -113,16 +130,36 @@ func (r *reading) note(ctx context.Context) error {
 			"down is not recognised", slog.Int("topics", len(m.topics)))
 		return nil
 	}
-	own := ownTopic(r.cfg.Name)
-	cn, err := r.cl.coordinatorConn(ctx, own, groupKind)
-	if err == nil {
-		err = commitOffset(ctx, cn, own, place{own, sourceKey}, 0, text)
+	err = commitOffset(ctx, cn, own, place{own, sourceKey}, 0, text)
+	if err == nil && !m.changed {
+		err = r.refreshStarts(ctx, cn)
 	}
 	if err != nil {
 		r.cl.forgetCoordinators()
 		return fmt.Errorf("noting the topics: %w", err)
 	}
 	m.changed, m.written = false, time.Now()
+	return nil
+}
+
+// refreshStarts keeps the noted starts of partitions that brought nothing yet from being forgotten by the brokers.
+func (r *reading) refreshStarts(ctx context.Context, cn *conn) error {
+	if !r.s.start.latest {
+		return nil
+	}
+	r.mu.Lock()
+	parts := slices.Clone(r.parts)
+	r.mu.Unlock()
+	own := ownTopic(r.cfg.Name)
+	for _, p := range parts {
+		if p.admitted.Load() != p.begun {
+			continue
+		}
+		mine := "v1 " + r.memo.lineage + " " + topicID(p.id)
+		if err := commitOffset(ctx, cn, own, place{p.topic, p.partition}, p.begun, mine); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -41,7 +41,10 @@ func (r *reading) assign(ctx context.Context, first bool) (settled bool, err err
 		r.s.stats.trouble.set(ctx, r.log, "kafka source waits", missing)
 	}
 	if err := r.note(ctx); err != nil {
-		return false, err
+		if r.memo.changed { // not yet noted at all
+			return false, err
+		}
+		r.s.stats.groupTrouble.set(ctx, r.log, "kafka source cannot refresh its notes", err)
 	}
 	return missing == nil, nil
 }
@@ -154,6 +157,7 @@ func (r *reading) begin(ctx context.Context, t *kmsg.MetadataResponseTopic, rp *
 	if p.source, p.next, err = r.origin(ctx, p, fresh); err != nil {
 		return nil, err
 	}
+	p.begun = p.next
 	p.admitted.Store(p.next)
 	p.end.Store(p.next)
 	r.log.InfoContext(ctx, "kafka partition is read", slog.String("topic", p.topic),

@@ -20,7 +20,7 @@ func TestBrokerIsKilledUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.signal("kill") })
+	t.Cleanup(func() { b.kill() })
 	from, to := b.topic(t, "from", 1), b.topic(t, "to", 3)
 	log := proxytest.NewLog("lin")
 	out := log.Outlet("sink")
@@ -44,7 +44,7 @@ func TestBrokerIsKilledUnderLoad(t *testing.T) {
 		if err := out.WaitAcked(proxytest.Within(t, time.Minute), uint64(n-500)); err != nil {
 			t.Fatal(err)
 		}
-		b.signal("kill")
+		b.kill()
 		put(1000)
 		proxytest.Until(t, 30*time.Second, "both name the outage", func() bool {
 			return source.source.Stats().LastError != "" && sink.sink.Stats().LastError != ""

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	code := m.Run()
 	if shared.b != nil && shared.b.dir != "" {
-		shared.b.signal("kill")
+		shared.b.kill()
 		_ = os.RemoveAll(filepath.Dir(shared.b.dir))
 	}
 	os.Exit(code)
@@ -122,9 +122,9 @@ func (b *broker) start(conf string) error {
 	return nil
 }
 
-// signal runs stop or kill.
-func (b *broker) signal(how string) {
-	_ = exec.Command(script, how, b.dir).Run()
+// kill ends the broker with SIGKILL.
+func (b *broker) kill() {
+	_ = exec.Command(script, "kill", b.dir).Run()
 }
 
 // freePort finds a port that is free together with the one 10000 above it.
@@ -229,13 +229,17 @@ func (b *broker) ends(ctx context.Context, t *testing.T, topic string, partition
 		if err != nil {
 			t.Fatalf("ends of %s: %v", topic, err)
 		}
-		for _, rp := range resp.Topics[0].Partitions {
-			if rp.ErrorCode != 0 {
-				return false
+		answered := int32(0)
+		for _, rt := range resp.Topics {
+			for _, rp := range rt.Partitions {
+				if rp.ErrorCode == 0 && rp.Offset >= 0 {
+					ends[rp.Partition] = rp.Offset
+					answered++
+				}
 			}
-			ends[rp.Partition] = rp.Offset
 		}
-		return true
+		t.Logf("ends of %s: %d of %d partitions, %v", topic, answered, partitions, ends)
+		return answered == partitions
 	})
 	return ends
 }
@@ -258,6 +262,7 @@ func (b *broker) consume(t *testing.T, topic string, partitions int32) [][]*kgo.
 	defer c.Close()
 	got := make([][]*kgo.Record, partitions)
 	at := make([]int64, partitions)
+	decided := map[string]int{}
 	done := func() bool {
 		for p := range partitions {
 			if at[p] < ends[p] {
@@ -273,11 +278,15 @@ func (b *broker) consume(t *testing.T, topic string, partitions int32) [][]*kgo.
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			at[r.Partition] = r.Offset + 1
-			if !r.Attrs.IsControl() {
+			if r.Attrs.IsControl() {
+				decided[string(r.Key)]++
+			} else {
 				got[r.Partition] = append(got[r.Partition], r)
 			}
 		})
 	}
+	t.Logf("%s: markers of transactions that were aborted %d, committed %d", topic, decided["\x00\x00\x00\x00"],
+		decided["\x00\x00\x00\x01"])
 	return got
 }
 

@@ -379,3 +379,62 @@ func TestAcksFail(t *testing.T) {
 	s := f.sink(t, kafkaio.Mutant{}, func(c *kafkaio.SinkConfig) { c.TxnBytes = 1 })
 	expect(t, f, drive(t, s, out, out, 20))
 }
+
+// A marker is written again while nothing flows, so that brokers do not forget it.
+func TestMarkerIsRefreshed(t *testing.T) {
+	f := newFake(t, 1, 1)
+	out := feed20()
+	s := f.sink(t, kafkaio.Mutant{})
+	s.Refresh(20 * time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, out) }()
+	proxytest.Until(t, 20*time.Second, "five markers", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.markers) > 5
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if last := f.markers[len(f.markers)-1]; last != 20 {
+		t.Errorf("the marker stands at %d", last)
+	}
+	expect(t, f, drive(t, f.sink(t, kafkaio.Mutant{}), out, out, 20))
+}
+
+func TestOldBrokerIsRefused(t *testing.T) {
+	f := newFake(t, 1, 1)
+	f.script = func(_ int32, req kmsg.Request) kmsg.Response {
+		if req, ok := req.(*kmsg.ApiVersionsRequest); ok {
+			resp := req.ResponseKind().(*kmsg.ApiVersionsResponse) //nolint:errcheck // kmsg's own pair
+			for key := range int16(62) {
+				k := kmsg.NewApiVersionsResponseApiKey()
+				k.ApiKey, k.MaxVersion = key, 9
+				resp.ApiKeys = append(resp.ApiKeys, k)
+			}
+			return resp
+		}
+		return nil
+	}
+	_, err := f.sink(t, kafkaio.Mutant{}).Check(proxytest.Within(t, 10*time.Second))
+	if err == nil || !strings.Contains(err.Error(), "older than Kafka 3.7") {
+		t.Error(err)
+	}
+}
+
+func TestUnreachableBrokerIsNamed(t *testing.T) {
+	out := feed20()
+	s := newSink(t, &broker{addr: "127.0.0.1:1"}, "t")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, out) }()
+	proxytest.Until(t, 20*time.Second, "the broker is named", func() bool {
+		return strings.Contains(s.Stats().LastError, "127.0.0.1:1") && s.Stats().Retries > 2
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -102,6 +102,7 @@ func secureKafka(t *testing.T, a *authority) (b *broker, secure string) {
 		t.Fatal(err)
 	}
 	secure = fmt.Sprintf("127.0.0.1:%d", extra)
+	const scramLogin = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 	const users = `required username="admin" password="admin-pw" user_admin="admin-pw" user_reader="reader-pw";`
 	properties := strings.Join([]string{
 		"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL",
@@ -109,8 +110,8 @@ func secureKafka(t *testing.T, a *authority) (b *broker, secure string) {
 		"advertised.listeners=PLAINTEXT://127.0.0.1:@port@,SECURE://" + secure,
 		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
 		"listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule " + users,
-		"listener.name.secure.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
-		"listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+		"listener.name.secure.scram-sha-256.sasl.jaas.config=" + scramLogin,
+		"listener.name.secure.scram-sha-512.sasl.jaas.config=" + scramLogin,
 		"ssl.keystore.type=PEM", "ssl.truststore.type=PEM", "ssl.client.auth=required",
 		"ssl.keystore.certificate.chain=" + oneLine(cert), "ssl.keystore.key=" + oneLine(key),
 		"ssl.truststore.certificates=" + oneLine(a.pem),
@@ -121,7 +122,7 @@ func secureKafka(t *testing.T, a *authority) (b *broker, secure string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.signal("kill") })
+	t.Cleanup(func() { b.kill() })
 	return b, secure
 }
 
@@ -138,13 +139,13 @@ func (b *broker) scramUser(t *testing.T, name, password string, mechanism int8) 
 	})
 }
 
-// allow grants a user an operation on topics or groups.
-func (b *broker) allow(t *testing.T, user string, resource kmsg.ACLResourceType, name string, op kmsg.ACLOperation) {
+// allow grants the user "reader" an operation.
+func (b *broker) allow(t *testing.T, resource kmsg.ACLResourceType, name string, op kmsg.ACLOperation) {
 	t.Helper()
 	req := kmsg.NewPtrCreateACLsRequest()
 	c := kmsg.NewCreateACLsRequestCreation()
 	c.ResourceType, c.ResourceName, c.ResourcePatternType = resource, name, kmsg.ACLResourcePatternTypeLiteral
-	c.Principal, c.Host, c.Operation, c.PermissionType = "User:"+user, "*", op, kmsg.ACLPermissionTypeAllow
+	c.Principal, c.Host, c.Operation, c.PermissionType = "User:reader", "*", op, kmsg.ACLPermissionTypeAllow
 	req.Creations = append(req.Creations, c)
 	resp, err := req.RequestWith(t.Context(), b.client)
 	if err == nil {
@@ -222,15 +223,15 @@ func TestTLSAndSASL(t *testing.T) {
 			return strings.Contains(r.source.Stats().LastError, "grant it Read")
 		})
 		b.put(t, mayNot, values(0, 1, 0)...)
-		b.allow(t, "reader", kmsg.ACLResourceTypeTopic, mayNot, kmsg.ACLOperationRead)
+		b.allow(t, kmsg.ACLResourceTypeTopic, mayNot, kmsg.ACLOperationRead)
 		waitEnd(t, log, 1, r)
 
 		// Of two routes one is not allowed: its tuples become dead letters, the other's are written.
-		b.allow(t, "reader", kmsg.ACLResourceTypeTopic, may, kmsg.ACLOperationWrite)
-		b.allow(t, "reader", kmsg.ACLResourceTypeTransactionalId, "*", kmsg.ACLOperationWrite)
-		b.allow(t, "reader", kmsg.ACLResourceTypeGroup, "*", kmsg.ACLOperationRead)
-		b.allow(t, "reader", kmsg.ACLResourceTypeTopic, "_ftproxy.op-two", kmsg.ACLOperationRead)
-		b.allow(t, "reader", kmsg.ACLResourceTypeCluster, "kafka-cluster", kmsg.ACLOperationCreate)
+		b.allow(t, kmsg.ACLResourceTypeTopic, may, kmsg.ACLOperationWrite)
+		b.allow(t, kmsg.ACLResourceTypeTransactionalId, "*", kmsg.ACLOperationWrite)
+		b.allow(t, kmsg.ACLResourceTypeGroup, "*", kmsg.ACLOperationRead)
+		b.allow(t, kmsg.ACLResourceTypeTopic, "_ftproxy.op-two", kmsg.ACLOperationRead)
+		b.allow(t, kmsg.ACLResourceTypeCluster, "kafka-cluster", kmsg.ACLOperationCreate)
 		two := proxytest.NewLog("lin")
 		two.Feed(logbuffer.Batch{Source: "x", Tuples: numbered(0, 1, 1).Tuples})
 		out := two.Outlet("sink")

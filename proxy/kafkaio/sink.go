@@ -58,6 +58,9 @@ type Sink struct {
 	labels []string // of the routes, sorted
 	stats  sinkCounters
 	mutant mutant
+	// refreshFirst is how long after a take-over the marker is written if nothing else is, refreshEvery how often from
+	// then on: brokers forget the offsets of a group without members after 7 days by default.
+	refreshFirst, refreshEvery time.Duration
 }
 
 // mutant switches protections off, for the tests that show what each is for.
@@ -133,7 +136,7 @@ func NewSink(cfg SinkConfig) (*Sink, error) {
 		errs = append(errs, errors.New("a Kafka sink needs a topic"))
 	}
 	seen := map[string]bool{}
-	s := &Sink{}
+	s := &Sink{refreshFirst: time.Minute, refreshEvery: refreshEvery}
 	for label, topic := range cfg.Routes {
 		if !validTopic(topic) {
 			errs = append(errs, fmt.Errorf("%q is not a name of a Kafka topic", topic))

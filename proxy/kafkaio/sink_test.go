@@ -18,7 +18,8 @@ func TestSinkWritesOnce(t *testing.T) {
 	out := log.Outlet("sink")
 	ctx, cancel := context.WithCancel(proxytest.Within(t, time.Minute))
 	ended := make(chan error, 1)
-	go func() { ended <- newSink(t, b, topic).Run(ctx, out) }()
+	s := newSink(t, b, topic)
+	go func() { ended <- s.Run(ctx, out) }()
 	const n = 20000
 	for i := 0; i < n; i += 50 {
 		log.Feed(numbered(i, 50, 40))
@@ -29,6 +30,9 @@ func TestSinkWritesOnce(t *testing.T) {
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Records != n || st.DeadLetters != 0 || st.Transactions == 0 {
+		t.Errorf("%+v", st)
 	}
 	judge(t, b.consume(t, topic, 3), n, "lin1")
 }

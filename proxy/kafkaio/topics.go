@@ -196,7 +196,7 @@ func replicas(m *kmsg.MetadataResponse, name string) int {
 
 // durability names what makes a topic lose acknowledged records.
 func durability(name string, conf map[string]string, replicas, brokers int) (w []warning) {
-	if replicas < 3 {
+	if replicas > 0 && replicas < 3 {
 		w = append(w, warning{name, fmt.Sprintf("replication factor %d (of %d brokers): "+
 			"the loss of that many brokers loses acknowledged records; 3 is usual", replicas, brokers)})
 	}

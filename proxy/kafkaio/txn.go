@@ -13,20 +13,15 @@ import (
 	"ftproxy/proxy"
 )
 
-const (
-	// refreshEvery is how often the marker is written again: brokers forget the offsets of a group without members
-	// after 7 days by default.
-	refreshEvery = 24 * time.Hour
-	// refreshFirst is how long after a take-over it is written for the first time if nothing else is.
-	refreshFirst = time.Minute
-)
+// refreshEvery is how often what stands in a group is written again, so that brokers do not forget it.
+const refreshEvery = 24 * time.Hour
 
 // transactions writes one range after the other until something goes wrong. No transaction is ever aborted from here:
 // what is left open is settled by the next take-over.
 func (r *run) transactions(ctx context.Context, o *owner) error {
 	f := r.startFeed(ctx, o.after)
 	defer f.close()
-	refresh := time.NewTimer(refreshFirst)
+	refresh := time.NewTimer(r.s.refreshFirst)
 	defer refresh.Stop()
 	for {
 		c := cuts{limit: r.cfg.TxnBytes, linger: r.cfg.Linger, anywhere: r.s.mutant.tornRange}
@@ -48,7 +43,7 @@ func (r *run) transactions(ctx context.Context, o *owner) error {
 		if err := r.transact(ctx, o, p); err != nil {
 			return err
 		}
-		refresh.Reset(refreshEvery)
+		refresh.Reset(r.s.refreshEvery)
 	}
 }
 
