@@ -14,7 +14,8 @@ const (
 	Dense
 	// Session is Dense for a session, which has to be open.
 	Session
-	// Range means that the batch covers (After, last position], holes allowed; After beyond the last position refuses it whole.
+	// Range means that the batch covers (After, its last position], holes allowed; After beyond the last position
+	// refuses it whole.
 	Range
 )
 

@@ -248,8 +248,8 @@ func (e Encoded) Decode() (Batch, error) {
 }
 
 // Cut returns e without the tuples whose keep is false, encoded anew; e itself if all are kept, nil if none is. It is
-// used at apply, when deduplication drops a part of a batch. What is encoded anew takes at most twice its size in memory.
-// Errors are those of Check.
+// used at apply, when deduplication drops a part of a batch. What is encoded anew takes at most twice its size in
+// memory. Errors are those of Check.
 func Cut(e Encoded, keep []bool) (Encoded, error) {
 	b, err := e.Decode()
 	if err != nil {

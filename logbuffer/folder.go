@@ -53,9 +53,9 @@ func OpenFolder(files FS) (*Folder, error) {
 	}, nil
 }
 
-// OnDamage has report called with every error of reading a segment that is not ErrTrimmed: the file is missing, short or
-// damaged (the error wraps ErrCorrupt), or the disk fails. The same error is returned to who reads. It must be called
-// before the Folder is used; report may be called concurrently, and must not call the buffer that is being read.
+// OnDamage has report called with every error of reading a segment that is not ErrTrimmed: the file is missing, short
+// or damaged (the error wraps ErrCorrupt), or the disk fails. The same error is returned to who reads. It must be
+// called before the Folder is used; report may be called concurrently, and must not call the buffer that is being read.
 func (f *Folder) OnDamage(report func(error)) { f.damaged = report }
 
 // failed reports an error of reading a segment, and returns it.

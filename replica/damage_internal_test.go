@@ -57,8 +57,10 @@ func TestFlippedTypeOfAnEntryIsDamage(t *testing.T) {
 		}
 	}
 	for _, log := range []raft.Log{
-		{Index: 1, Type: raft.LogNoop}, {Index: 1, Type: raft.LogBarrier},
-		{Index: 1, Type: raft.LogCommand, Data: []byte("tuples")}, {Index: 1, Type: raft.LogConfiguration, Data: []byte("x")},
+		{Index: 1, Type: raft.LogNoop},
+		{Index: 1, Type: raft.LogBarrier},
+		{Index: 1, Type: raft.LogCommand, Data: []byte("tuples")},
+		{Index: 1, Type: raft.LogConfiguration, Data: []byte("x")},
 	} {
 		if err := l.intact(1, &log); err != nil {
 			t.Errorf("%v: %v", log.Type, err)

@@ -168,14 +168,14 @@ func (n *inspection) inspectSnapshot(dir string) error {
 	}
 	n.snapshot = m
 	for _, f := range m.head.files {
-		stat, err := os.Stat(filepath.Join(dir, segmentFolder, f.name))
+		stat, err := os.Stat(filepath.Join(dir, segmentFolder, f.Name))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			n.bad("segment %s of the snapshot is missing", f.name)
+			n.bad("segment %s of the snapshot is missing", f.Name)
 		case err != nil:
 			return err
-		case stat.Size() != f.bytes:
-			n.bad("segment %s of the snapshot has %d bytes instead of %d", f.name, stat.Size(), f.bytes)
+		case stat.Size() != f.Size:
+			n.bad("segment %s of the snapshot has %d bytes instead of %d", f.Name, stat.Size(), f.Size)
 		}
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,7 +69,7 @@ func snapshotID(index, term, number uint64) string {
 func (m *manifestFile) meta(id string) raft.SnapshotMeta {
 	size := int64(streamPrefix + len(m.head.append(nil)) + checksumSize)
 	for _, f := range m.head.files {
-		size += f.bytes
+		size += f.Size
 	}
 	return raft.SnapshotMeta{
 		Version: 1, ID: id, Index: m.head.index, Term: m.head.term, Size: size,
@@ -142,16 +141,14 @@ func (s *snapshotStore) newestIndex() uint64 {
 // capture makes an image that State.Seal has just made a snapshot for Raft. It must be called before the state changes
 // again, since it pins the files.
 func (s *snapshotStore) capture(image *Image) raft.FSMSnapshot {
-	files := slices.Compact(slices.Sorted(slices.Values(image.Files)))
-	s.folder.Pin(files...)
-	return &capturedImage{store: s, manifest: image.Manifest, files: files}
+	s.folder.Pin(image.names()...)
+	return &capturedImage{store: s, image: image}
 }
 
 // capturedImage is a state's image between FSM.Snapshot and the sink.
 type capturedImage struct {
-	store    *snapshotStore
-	manifest []byte
-	files    []string // each is pinned once
+	store *snapshotStore
+	image *Image // each of its files is pinned once
 }
 
 // Persist syncs the files and hands the image over to a sink of snapshotStore.
@@ -160,12 +157,12 @@ func (c *capturedImage) Persist(sink raft.SnapshotSink) error {
 	if !ok {
 		return fmt.Errorf("a snapshot cannot be written to a %T", sink)
 	}
-	return own.take(c)
+	return own.take(c.image)
 }
 
 // Release lets the image's files go.
 func (c *capturedImage) Release() {
-	if err := c.store.folder.Unpin(c.files...); err != nil {
+	if err := c.store.folder.Unpin(c.image.names()...); err != nil {
 		_ = c.store.fail.report("removing segment files", err) // reporting is all there is to do
 	}
 }
@@ -286,7 +283,7 @@ type snapshotSink struct {
 	store    *snapshotStore
 	id       string
 	manifest manifestFile
-	local    *capturedImage // nil: it comes as a stream
+	local    *Image // nil: it comes as a stream
 	stream   *unpacker
 	closed   bool
 	err      error // what Close returned
@@ -296,32 +293,15 @@ type snapshotSink struct {
 func (k *snapshotSink) ID() string { return k.id }
 
 // take makes the files of a local image durable.
-func (k *snapshotSink) take(image *capturedImage) error {
+func (k *snapshotSink) take(image *Image) error {
 	s := k.store
-	if err := s.folder.Sync(image.files...); err != nil {
+	if err := s.folder.Sync(image.names()...); err != nil {
 		return s.fail.report("syncing segment files", err)
 	}
-	head := &k.manifest.head
-	for _, name := range image.files {
-		size, err := s.size(name)
-		if err != nil {
-			return s.fail.report("reading segment files", err)
-		}
-		head.files = append(head.files, snapshotFile{name: name, bytes: size})
-	}
-	head.manifest = image.manifest
-	s.folder.Pin(image.files...)
+	k.manifest.head.files, k.manifest.head.manifest = image.Files, image.Manifest
+	s.folder.Pin(image.names()...)
 	k.local = image
 	return nil
-}
-
-func (s *snapshotStore) size(name string) (int64, error) {
-	f, err := s.folder.Open(name)
-	if err != nil {
-		return 0, err
-	}
-	size, err := f.Size()
-	return size, errors.Join(err, f.Close())
 }
 
 // Write takes the next bytes of a stream. An error is of the stream, or, if it wraps ErrStorage, of this node.
@@ -399,7 +379,7 @@ func (k *snapshotSink) Cancel() error {
 	var err error
 	switch {
 	case k.local != nil:
-		err = k.store.folder.Unpin(k.local.files...)
+		err = k.store.folder.Unpin(k.local.names()...)
 	case k.stream != nil:
 		err = k.stream.abandon()
 	}

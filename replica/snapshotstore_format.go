@@ -9,12 +9,14 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
+
+	"ftproxy/logbuffer"
 )
 
 // A snapshot is a manifest file in snapshots/, and the segment files in segments/ that it names:
 //
 //	manifest = "FTSN" | version(1) | 0 (3) | configuration index (8) | configuration | head | CRC-32C (4)
-//	head     = index (8) | term (8) | files (4) | files × (name | bytes (8)) | the state's own manifest
+//	head     = index (8) | term (8) | files (4) | files × (name | bytes (8) | CRC-32C (4)) | the state's own manifest
 //
 // To a follower it travels with the files' bytes:
 //
@@ -42,13 +44,8 @@ var errSnapshot = errors.New("the snapshot is damaged")
 // snapshotHead is what a snapshot holds besides the bytes of its files.
 type snapshotHead struct {
 	index, term uint64
-	files       []snapshotFile
+	files       []logbuffer.SegmentFile
 	manifest    []byte
-}
-
-type snapshotFile struct {
-	name  string
-	bytes int64
 }
 
 func (h *snapshotHead) append(dst []byte) []byte {
@@ -56,17 +53,20 @@ func (h *snapshotHead) append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, h.term)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(h.files)))
 	for _, f := range h.files {
-		dst = appendPart(dst, []byte(f.name))
-		dst = binary.LittleEndian.AppendUint64(dst, uint64(f.bytes))
+		dst = appendPart(dst, []byte(f.Name))
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(f.Size))
+		dst = binary.LittleEndian.AppendUint32(dst, f.Sum)
 	}
 	return appendPart(dst, h.manifest)
 }
 
 // names returns the files' names.
-func (h *snapshotHead) names() []string {
-	names := make([]string, len(h.files))
-	for i, f := range h.files {
-		names[i] = f.name
+func (h *snapshotHead) names() []string { return fileNames(h.files) }
+
+func fileNames(files []logbuffer.SegmentFile) []string {
+	names := make([]string, len(files))
+	for i, f := range files {
+		names[i] = f.Name
 	}
 	return names
 }
@@ -79,7 +79,8 @@ func decodeHead(p []byte) (snapshotHead, error) {
 		return h, fmt.Errorf("%w: %d files", errSnapshot, count)
 	}
 	for range count {
-		h.files = append(h.files, snapshotFile{name: string(d.part()), bytes: int64(d.number64())})
+		f := logbuffer.SegmentFile{Name: string(d.part()), Size: int64(d.number64()), Sum: d.number32()}
+		h.files = append(h.files, f)
 		if d.err != nil {
 			return h, d.err
 		}
@@ -101,8 +102,8 @@ func (h *snapshotHead) validate() error {
 		}
 	}
 	for _, f := range h.files {
-		if f.bytes < 0 || f.bytes > maxFile {
-			return fmt.Errorf("%w: file %q has %d bytes", errSnapshot, f.name, f.bytes)
+		if f.Size < 0 || f.Size > maxFile {
+			return fmt.Errorf("%w: file %q has %d bytes", errSnapshot, f.Name, f.Size)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -76,9 +77,24 @@ func (r *snapRig) write(name, content string) {
 	}
 }
 
+// segments describes segment files as they are.
+func (r *snapRig) segments(names ...string) []logbuffer.SegmentFile {
+	r.t.Helper()
+	var files []logbuffer.SegmentFile
+	for _, name := range names {
+		p, err := os.ReadFile(filepath.Join(r.base, segmentFolder, name))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		sum := crc32.Checksum(p, castagnoli)
+		files = append(files, logbuffer.SegmentFile{Name: name, Size: int64(len(p)), Sum: sum})
+	}
+	return files
+}
+
 // local takes a snapshot as Raft does.
 func (r *snapRig) local(index uint64, manifest string, files ...string) error {
-	captured := r.capture(&Image{Manifest: []byte(manifest), Files: files})
+	captured := r.capture(&Image{Manifest: []byte(manifest), Files: r.segments(files...)})
 	defer captured.Release()
 	sink, err := r.Create(1, index, 1, testServers, index, nil)
 	if err != nil {
@@ -183,7 +199,7 @@ func TestSnapshotSharesFiles(t *testing.T) {
 	r := newSnapRig(t)
 	r.write("a.seg", "aaa")
 	r.write("b.seg", "bb")
-	if err := r.local(10, "first", "a.seg", "b.seg", "a.seg"); err != nil {
+	if err := r.local(10, "first", "a.seg", "b.seg"); err != nil {
 		t.Fatal(err)
 	}
 	r.want("10:first a.seg=aaa b.seg=bb")
@@ -224,7 +240,7 @@ func TestCaptureHoldsFiles(t *testing.T) {
 	t.Parallel()
 	r := newSnapRig(t)
 	r.write("a.seg", "aaa")
-	captured := r.capture(&Image{Files: []string{"a.seg"}})
+	captured := r.capture(&Image{Files: r.segments("a.seg")})
 	if err := r.folder.Unpin("a.seg"); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +370,9 @@ func TestBadManifestIsQuarantined(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	captured := s.snaps.capture(&Image{Manifest: []byte("x"), Files: []string{"a.seg"}})
+	captured := s.snaps.capture(&Image{Manifest: []byte("x"), Files: []logbuffer.SegmentFile{{
+		Name: "a.seg", Size: 3, Sum: crc32.Checksum([]byte("aaa"), castagnoli),
+	}}})
 	if err = errors.Join(captured.Persist(sink), sink.Close()); err != nil {
 		t.Fatal(err)
 	}

@@ -70,11 +70,16 @@ func (r *snapshotReader) part(data []byte) func([]byte) (int, error) {
 	}
 }
 
-// content yields a file's bytes and counts them in.
-func (r *snapshotReader) content(f snapshotFile) func([]byte) (int, error) {
+// content yields a file's bytes and counts them in. What the file held when it was sealed is sent, or nothing: a
+// follower's copy must be better than its leader's.
+func (r *snapshotReader) content(f logbuffer.SegmentFile) func([]byte) (int, error) {
 	var done int64
+	var sum checksum
 	return func(p []byte) (int, error) {
-		if done == f.bytes {
+		if done == f.Size {
+			if uint32(sum) != f.Sum {
+				return 0, r.bad(f, fmt.Errorf("its checksum is %08x instead of %08x", uint32(sum), f.Sum))
+			}
 			if err := r.closeFile(); err != nil {
 				return 0, err
 			}
@@ -82,23 +87,24 @@ func (r *snapshotReader) content(f snapshotFile) func([]byte) (int, error) {
 		}
 		if r.file == nil {
 			var err error
-			if r.file, err = r.store.folder.Open(f.name); err != nil {
+			if r.file, err = r.store.folder.Open(f.Name); err != nil {
 				return 0, r.bad(f, err)
 			}
 		}
-		n, err := r.file.ReadAt(p[:min(int64(len(p)), f.bytes-done)], done)
+		n, err := r.file.ReadAt(p[:min(int64(len(p)), f.Size-done)], done)
 		if n == 0 {
 			return 0, r.bad(f, err)
 		}
 		_, _ = r.sum.Write(p[:n]) // never fails
+		_, _ = sum.Write(p[:n])
 		done += int64(n)
 		return n, nil
 	}
 }
 
 // bad tells of a file that cannot be sent.
-func (r *snapshotReader) bad(f snapshotFile, err error) error {
-	return r.store.damaged(fmt.Errorf("%w: file %q of %d bytes: %w", errSnapshot, f.name, f.bytes, err))
+func (r *snapshotReader) bad(f logbuffer.SegmentFile, err error) error {
+	return r.store.damaged(fmt.Errorf("%w: file %q of %d bytes: %w", errSnapshot, f.Name, f.Size, err))
 }
 
 // end yields the checksum.
@@ -223,7 +229,7 @@ func (u *unpacker) onHead(p []byte) (err error) {
 	}
 	var total int64
 	for _, f := range u.head.files {
-		total += f.bytes
+		total += f.Size
 	}
 	if err := u.room(total); err != nil {
 		return err
@@ -241,7 +247,7 @@ func (u *unpacker) nextFile() error {
 		if err := u.open(f); err != nil {
 			return err
 		}
-		if u.left = f.bytes; u.left > 0 {
+		if u.left = f.Size; u.left > 0 {
 			return nil
 		}
 	}
@@ -250,8 +256,8 @@ func (u *unpacker) nextFile() error {
 }
 
 // open begins a file.
-func (u *unpacker) open(f snapshotFile) error {
-	out, err := u.folder.Create(f.name)
+func (u *unpacker) open(f logbuffer.SegmentFile) error {
+	out, err := u.folder.Create(f.Name)
 	switch {
 	case err == nil:
 		u.out = out
@@ -262,7 +268,7 @@ func (u *unpacker) open(f snapshotFile) error {
 	default:
 		return diskError{err}
 	}
-	u.pinned = append(u.pinned, f.name)
+	u.pinned = append(u.pinned, f.Name)
 	return nil
 }
 
@@ -304,20 +310,20 @@ func (e diskError) Unwrap() error { return e.error }
 
 // compare begins a file that is here already. A name means one content for ever, so it is the same one: an install that
 // is repeated, say. That is checked, not believed.
-func (u *unpacker) compare(f snapshotFile) error {
-	u.folder.Pin(f.name)
-	u.pinned = append(u.pinned, f.name)
-	have, err := u.folder.Open(f.name)
+func (u *unpacker) compare(f logbuffer.SegmentFile) error {
+	u.folder.Pin(f.Name)
+	u.pinned = append(u.pinned, f.Name)
+	have, err := u.folder.Open(f.Name)
 	if err != nil {
 		return diskError{err}
 	}
-	u.out = &comparer{name: f.name, have: have}
+	u.out = &comparer{name: f.Name, have: have}
 	size, err := have.Size()
 	if err != nil {
 		return diskError{err}
 	}
-	if size != f.bytes {
-		return fmt.Errorf("%w: file %q is here with %d bytes", errSnapshot, f.name, size)
+	if size != f.Size {
+		return fmt.Errorf("%w: file %q is here with %d bytes", errSnapshot, f.Name, size)
 	}
 	return nil
 }

@@ -158,6 +158,9 @@ func TestDamagedSnapshotIsNotSent(t *testing.T) {
 	for name, damage := range map[string]func(r *snapRig) error{
 		"file gone":  func(r *snapRig) error { return os.Remove(filepath.Join(r.base, segmentFolder, "a.seg")) },
 		"file short": func(r *snapRig) error { return os.Truncate(filepath.Join(r.base, segmentFolder, "a.seg"), 1) },
+		"bit flipped": func(r *snapRig) error {
+			return os.WriteFile(filepath.Join(r.base, segmentFolder, "a.seg"), []byte("aaca"), 0o600)
+		},
 		"manifest": func(r *snapRig) error {
 			return os.WriteFile(filepath.Join(r.dir, r.newest.meta.ID), []byte("FTSN"), 0o600)
 		},
@@ -179,7 +182,7 @@ func TestDamagedSnapshotIsNotSent(t *testing.T) {
 			if _, err := io.ReadAll(source); !errors.Is(err, ErrStorage) || r.fatal == nil {
 				t.Fatalf("got %v, fatal %v", err, r.fatal)
 			}
-			if err := r.reopen(); err == nil {
+			if err := r.reopen(); err == nil && name != "bit flipped" { // files are not read through at start
 				t.Fatal("opened with a damaged snapshot")
 			}
 		})
@@ -187,7 +190,9 @@ func TestDamagedSnapshotIsNotSent(t *testing.T) {
 }
 
 func FuzzInstall(f *testing.F) {
-	head := snapshotHead{index: 1, term: 1, manifest: []byte("m"), files: []snapshotFile{{name: "a.seg", bytes: 2}}}
+	head := snapshotHead{index: 1, term: 1, manifest: []byte("m"), files: []logbuffer.SegmentFile{
+		{Name: "a.seg", Size: 2, Sum: 3},
+	}}
 	f.Add(head.append(nil))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, p []byte) {

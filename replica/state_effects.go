@@ -213,8 +213,8 @@ func (s *State) applyLetter(body []byte, requeue bool) (Verdict, error) {
 			letter.Reader)), nil
 	}
 	if requeue && !reads(reader, letter.Sink) {
-		return refused(fmt.Sprintf("the dead letter is for sink %q, which reader %q does not have any more: drop the letter, "+
-			"or configure the sink as before", letter.Sink, letter.Reader)), nil
+		return refused(fmt.Sprintf("the dead letter is for sink %q, which reader %q does not have any more: drop the "+
+			"letter, or configure the sink as before", letter.Sink, letter.Reader)), nil
 	}
 	var v Verdict
 	if requeue {

@@ -26,8 +26,11 @@ const (
 // The files are not synced yet: sync them and their folder before the manifest.
 type Image struct {
 	Manifest []byte
-	Files    []string
+	Files    []logbuffer.SegmentFile
 }
+
+// names returns the names of the files.
+func (i *Image) names() []string { return fileNames(i.Files) }
 
 // Seal seals the open segments and returns the image of the state. What is in memory only is written, without fsync;
 // the cost does not grow with the backlog. Until the image's files are pinned, nothing may be applied.
@@ -44,7 +47,7 @@ func (s *State) Seal() (*Image, error) {
 	p = s.out.AppendManifest(p)
 	p = s.dead.AppendManifest(p)
 	p = binary.LittleEndian.AppendUint32(p, crc32.Checksum(p, castagnoli))
-	return &Image{Manifest: p, Files: slices.Concat(s.in.SegmentNames(), s.out.SegmentNames())}, nil
+	return &Image{Manifest: p, Files: slices.Concat(s.in.Segments(), s.out.Segments())}, nil
 }
 
 // appendCore encodes what is neither of dedup nor of logbuffer.

@@ -57,7 +57,7 @@ func TestSealAndRestore(t *testing.T) {
 	before, ledgers, hash := r.s.seen.Append(r.s.appendCore(nil)), r.s.Ledgers(), r.s.Hash()
 	unread := r.read(bufferIn, "deliver", 0)
 	r.seal()
-	for _, name := range r.image.Files {
+	for _, name := range r.image.names() {
 		if _, err := r.root.Stat(name); err != nil {
 			t.Error(err)
 		}
@@ -131,7 +131,7 @@ func TestCloseGivesFilesUp(t *testing.T) {
 	if err := r.s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range image.Files {
+	for _, name := range image.names() {
 		if _, err := r.root.Stat(name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v, want it gone", name, err)
 		}

@@ -85,12 +85,12 @@ func (r *stateRig) seal() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.folder.Pin(image.Files...)
-	if err := r.folder.Sync(image.Files...); err != nil {
+	r.folder.Pin(image.names()...)
+	if err := r.folder.Sync(image.names()...); err != nil {
 		r.t.Fatal(err)
 	}
 	if old := r.image; old != nil {
-		if err := r.folder.Unpin(old.Files...); err != nil {
+		if err := r.folder.Unpin(old.names()...); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -102,7 +102,7 @@ func (r *stateRig) crash() {
 	r.t.Helper()
 	r.openFolder()
 	if r.image != nil {
-		r.folder.Pin(r.image.Files...)
+		r.folder.Pin(r.image.names()...)
 	}
 	if err := r.folder.Sweep(); err != nil {
 		r.t.Fatal(err)
