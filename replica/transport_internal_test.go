@@ -51,7 +51,7 @@ func (p *plainNode) gate(to raft.ServerID, message any) error {
 			return errors.New("one-way partition")
 		}
 		if to == slow && q.PrevLogEntry != 0 {
-			time.Sleep(600 * time.Millisecond) // part of the schedule
+			<-time.After(600 * time.Millisecond) // part of the schedule
 		}
 	case *raft.RequestVoteRequest:
 		if to == slow {
