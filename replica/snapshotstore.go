@@ -213,15 +213,19 @@ func (s *snapshotStore) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, erro
 }
 
 // restore gives the manifest of the snapshot that Raft opened to load, which makes a state of it. Only the manifest is
-// read: the files that it names are in the folder.
-func (*snapshotStore) restore(source io.ReadCloser, load func(manifest []byte) error) error {
+// read: the files that it names are in the folder. An error of load ends the process, with its class: Raft would go on
+// without the state, or say only that it has none.
+func (s *snapshotStore) restore(source io.ReadCloser, load func(manifest []byte) error) error {
 	for {
 		if own, ok := source.(*snapshotReader); ok {
 			m, err := own.manifest()
 			if err != nil {
 				return err
 			}
-			return load(m.head.manifest)
+			if err := load(m.head.manifest); err != nil {
+				return s.unusable(err)
+			}
+			return nil
 		}
 		wrapper, ok := source.(raft.ReadCloserWrapper)
 		if !ok {
@@ -242,6 +246,14 @@ func (s *snapshotStore) manifest(snap *snapshot) (manifestFile, error) {
 		return m, s.damaged(err)
 	}
 	return m, nil
+}
+
+// unusable ends the process because no state can be made of the newest snapshot.
+func (s *snapshotStore) unusable(err error) error {
+	if errors.Is(err, logbuffer.ErrCorrupt) {
+		s.quarantine(err.Error())
+	}
+	return s.fail.report("restoring the snapshot", err)
 }
 
 // damaged ends the process because of what it found on its own disk.

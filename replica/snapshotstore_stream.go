@@ -312,11 +312,17 @@ func (e diskError) Unwrap() error { return e.error }
 // is repeated, say. That is checked, not believed.
 func (u *unpacker) compare(f logbuffer.SegmentFile) error {
 	u.folder.Pin(f.Name)
-	u.pinned = append(u.pinned, f.Name)
 	have, err := u.folder.Open(f.Name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = u.folder.Unpin(f.Name); err == nil && u.folder.Pinned(f.Name) == 0 {
+			return u.open(f) // the live state trimmed it just now
+		}
+		return diskError{errors.Join(err, fs.ErrNotExist)}
+	}
 	if err != nil {
 		return diskError{err}
 	}
+	u.pinned = append(u.pinned, f.Name)
 	u.out = &comparer{name: f.Name, have: have}
 	size, err := have.Size()
 	if err != nil {

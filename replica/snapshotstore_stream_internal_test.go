@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -186,6 +187,47 @@ func TestDamagedSnapshotIsNotSent(t *testing.T) {
 				t.Fatal("opened with a damaged snapshot")
 			}
 		})
+	}
+}
+
+// A file that was here a moment ago, and that the live state has trimmed since, is one like any other.
+func TestFileTrimmedDuringInstall(t *testing.T) {
+	t.Parallel()
+	r := newSnapRig(t)
+	u := newUnpacker(r.folder, r.room)
+	if err := u.compare(logbuffer.SegmentFile{Name: "gone.seg", Size: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(u.out, "new"); err != nil || r.folder.Pinned("gone.seg") != 1 {
+		t.Fatal(err, r.folder.Pinned("gone.seg"))
+	}
+	r.folder.Pin("damaged.seg") // and missing all the same
+	if err := u.compare(logbuffer.SegmentFile{Name: "damaged.seg"}); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+}
+
+// Raft tells of a state that cannot be restored only that there is none.
+func TestUnusableStateEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	for _, class := range []error{ErrVersion, logbuffer.ErrCorrupt} {
+		r := newSnapRig(t)
+		quarantined := false
+		r.quarantine = func(string) { quarantined = true }
+		if err := r.local(10, "the state"); err != nil {
+			t.Fatal(err)
+		}
+		_, source, err := r.Open(r.newest.meta.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.restore(countedReader{source}, func([]byte) error { return class })
+		if !errors.Is(err, class) || !errors.Is(r.fatal, class) || quarantined != errors.Is(class, logbuffer.ErrCorrupt) {
+			t.Errorf("%v: got %v, fatal %v, quarantined %v", class, err, r.fatal, quarantined)
+		}
+		if err := source.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

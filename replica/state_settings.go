@@ -17,7 +17,7 @@ type Settings struct {
 	// them. Where a buffer has several readers, one without Sinks has the sink of its own name.
 	In, Out []logbuffer.Reader
 	// Verdicts is how many of its last verdicts the state keeps for each proposer (W): more than a proposer has in
-	// flight. 1 to 4,096.
+	// flight. 1 to 1 << 16.
 	Verdicts int
 	// Dedup bounds what is remembered of sources, sessions and ids.
 	Dedup dedup.Bounds
