@@ -24,6 +24,8 @@ const (
 	adminMaxBytes = 16 << 10 // of headers
 	deadDefault   = 100      // letters in one answer
 	deadMost      = 1000
+	deadStep      = 16      // letters that are read at once
+	deadBytes     = 4 << 20 // after so many an answer ends
 )
 
 // serveAdmin listens at the admin address until the returned function is called, which waits for requests under way.
@@ -154,15 +156,10 @@ func (n *node) dead(w http.ResponseWriter, r *http.Request) {
 		say(w, http.StatusServiceUnavailable, err.Error()+"\n")
 		return
 	}
-	letters, err := replicated.Letters(after, int(min(most, deadMost)))
+	page, err := collect(replicated.Letters, after, int(min(most, deadMost)))
 	if err != nil {
 		n.refuse(w, err)
 		return
-	}
-	page := deadPage{Letters: []deadLetter{}}
-	for i := range letters {
-		page.Letters = append(page.Letters, shown(&letters[i]))
-		page.After = letters[i].Offset
 	}
 	sayJSON(w, page)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"ftproxy/logbuffer"
 	"ftproxy/proxy/proxytest"
 )
 
@@ -154,5 +155,35 @@ func TestSeriesStayFlat(t *testing.T) {
 	}
 	if after := count(); after != before {
 		t.Errorf("%d series became %d", before, after)
+	}
+}
+
+// TestDeadPagesAreBounded: large letters come in several pages, each of which says where the next begins.
+func TestDeadPagesAreBounded(t *testing.T) {
+	const letters, size = 40, 1 << 20
+	value := make([]byte, size)
+	list := func(after uint64, limit int) ([]logbuffer.Letter, error) {
+		var all []logbuffer.Letter
+		for offset := after + 1; offset <= letters && len(all) < limit; offset++ {
+			all = append(all, logbuffer.Letter{Offset: offset, Tuple: logbuffer.Tuple{Value: value}})
+		}
+		return all, nil
+	}
+	var after, seen uint64
+	for {
+		page, err := collect(list, after, deadMost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Letters) == 0 {
+			break
+		}
+		if len(page.Letters) > deadBytes/size+deadStep {
+			t.Errorf("a page of %d MiB", len(page.Letters))
+		}
+		after, seen = page.After, seen+uint64(len(page.Letters))
+	}
+	if seen != letters {
+		t.Errorf("%d of %d letters seen", seen, letters)
 	}
 }

@@ -33,12 +33,12 @@ type config struct {
 	Listen            string        `env:"LISTEN" unit:"host:port" example:":7400"`
 	DataDir           string        `env:"DATA_DIR" unit:"path" example:"/var/lib/ftproxy"`
 	ElectionTimeout   time.Duration `env:"ELECTION_TIMEOUT" envDefault:"500ms" unit:"duration"`
-	BufferMaxBytes    byteSize      `env:"BUFFER_MAX_BYTES" envDefault:"4GiB" unit:"bytes" group:"Limits"`
-	BufferTailBytes   byteSize      `env:"BUFFER_TAIL_BYTES" envDefault:"32MiB" unit:"bytes"`
-	SegmentBytes      byteSize      `env:"SEGMENT_BYTES" envDefault:"64MiB" unit:"bytes"`
-	SnapshotBytes     byteSize      `env:"SNAPSHOT_BYTES" envDefault:"256MiB" unit:"bytes"`
+	BufferMaxBytes    byteSize      `env:"BUFFER_MAX_BYTES" envDefault:"4GiB" min:"1" unit:"bytes" group:"Limits"`
+	BufferTailBytes   byteSize      `env:"BUFFER_TAIL_BYTES" envDefault:"32MiB" min:"1" unit:"bytes"`
+	SegmentBytes      byteSize      `env:"SEGMENT_BYTES" envDefault:"64MiB" min:"1" unit:"bytes"`
+	SnapshotBytes     byteSize      `env:"SNAPSHOT_BYTES" envDefault:"256MiB" min:"1" unit:"bytes"`
 	DiskFreeBytes     byteSize      `env:"DISK_FREE_BYTES" envDefault:"0" unit:"bytes"`
-	TupleMaxBytes     byteSize      `env:"TUPLE_MAX_BYTES" envDefault:"1MiB" unit:"bytes"`
+	TupleMaxBytes     byteSize      `env:"TUPLE_MAX_BYTES" envDefault:"1MiB" min:"1" unit:"bytes"`
 	DeadMax           int           `env:"DEAD_MAX" envDefault:"10000" unit:"letters" min:"1"`
 	Connections       int           `env:"CONNECTIONS" envDefault:"1000" unit:"connections" min:"1"`
 	DrainTimeout      time.Duration `env:"DRAIN_TIMEOUT" envDefault:"20s" unit:"duration"`

@@ -38,7 +38,7 @@ func mistakesOf(t *testing.T, environ []string) mistakes {
 
 func TestDefaults(t *testing.T) {
 	c := mustLoad(t, relay("FTPROXY_DEDUP=", "FTPROXY_BUFFER_MAX_BYTES="))
-	if c.Name != "ftproxy" || c.Node != "host" || c.DataDir != filepath.Join("ftproxy-data", "ftproxy") ||
+	if c.Name != "ftproxy" || c.Node != "ftproxy" || c.DataDir != filepath.Join("ftproxy-data", "ftproxy") ||
 		c.BufferMaxBytes != 4<<30 || c.DedupAge != time.Hour || c.ElectionTimeout != 500*time.Millisecond {
 		t.Errorf("%+v", c)
 	}
@@ -98,6 +98,15 @@ func TestNothingSet(t *testing.T) {
 // TestEndpoints: what is wrong with one entry of a list is said of that entry.
 func TestEndpoints(t *testing.T) {
 	for _, tc := range []struct{ variable, text, want string }{
+		{"PEERS", "host=a:1,b=a:1,c=c:1", `the address "a:1" stands twice`},
+		{"PEERS", "host=a:1,b=b:1,b=c:1", `the name "b" stands twice`},
+		{"PEERS", "host=a:1,b=b:1,c", `"c" is not name=host:port`},
+		{"PEERS", "host=a:1,b=b:1,c=c:1", "would talk without TLS on a:1"},
+		{"PEERS", "1=a:1,2=a:2,3=a:3,4=a:4,5=a:5,6=a:6,7=a:7,8=a:8,9=a:9,host=a:10,11=a:11", "11 nodes are more than 9"},
+		{"ELECTION_TIMEOUT", "10ms", "is not within 100ms and 30s"},
+		{"TUPLE_MAX_BYTES", "17MiB", "is not within 1 byte and 16MiB"},
+		{"SEGMENT_BYTES", "0", "0 is below 1"},
+		{"BUFFER_MAX_BYTES", "1MiB", "does not hold two tuples"},
 		{"SOURCE", "http://:8080?tuplse=5", `has no option "tuplse"; did you mean tuples?`},
 		{"SOURCE", "tcp://:1?zzz=5", `has no option "zzz"; known are clients, format, framing, idle, replies`},
 		{"SOURCE", "tcp://:1?framing=line", `option "framing": "line" is none of lines, frames; did you mean lines?`},

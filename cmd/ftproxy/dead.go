@@ -13,6 +13,23 @@ type deadPage struct {
 	After   uint64       `json:"after"`
 }
 
+// collect makes a page of at most so many letters above after, and of not much more than deadBytes.
+func collect(list func(uint64, int) ([]logbuffer.Letter, error), after uint64, most int) (deadPage, error) {
+	page := deadPage{Letters: []deadLetter{}, After: after}
+	for size := 0; size < deadBytes && len(page.Letters) < most; {
+		letters, err := list(page.After, min(deadStep, most-len(page.Letters)))
+		if err != nil || len(letters) == 0 {
+			return page, err
+		}
+		for i := range letters {
+			page.Letters = append(page.Letters, shown(&letters[i]))
+			page.After = letters[i].Offset
+			size += len(letters[i].Tuple.Key) + len(letters[i].Tuple.Value)
+		}
+	}
+	return page, nil
+}
+
 // deadLetter is a dead letter for people. Bytes that are not text are shown in base64, as key64 and value64.
 type deadLetter struct {
 	Offset    uint64       `json:"offset"`

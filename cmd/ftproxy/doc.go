@@ -11,7 +11,7 @@
 // Files: main.go (commands, exit statuses), config.go (the variables), help.go (what they are for), load.go (reading
 // and judging them), fields.go (the tags), mistakes.go (the list, the nearest name), bytesize.go, endpoint.go (URLs),
 // options.go and optionhelp.go (their options), recovery.go (what can be held), ports.go and wire.go (making sources
-// and sinks), tlsfiles.go, gate.go (the intake while the replica starts), run.go (the life of the process), admin.go,
-// dead.go, metrics.go and traffic.go (the admin address), check.go, configcmd.go, recover.go, logging.go, demo*.go
-// (the demo).
+// and sinks), tlsfiles.go, gate.go (the intake while the replica starts), run.go and signals.go (the life of the
+// process), admin.go, dead.go, metrics.go and traffic.go (the admin address), check.go, configcmd.go, recover.go,
+// logging.go, demo*.go (the demo).
 package main

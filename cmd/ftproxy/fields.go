@@ -121,6 +121,10 @@ func (f field) check(value string, parsed any) string {
 		if x <= 0 {
 			return fmt.Sprintf("%q is not above 0", value)
 		}
+	case byteSize:
+		if minimum, err := strconv.Atoi(f.minimum); err == nil && x < byteSize(minimum) {
+			return fmt.Sprintf("%d is below %d", x, minimum)
+		}
 	case int:
 		if minimum, err := strconv.Atoi(f.minimum); err == nil && x < minimum {
 			return fmt.Sprintf("%d is below %d", x, minimum)

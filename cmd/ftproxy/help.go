@@ -19,7 +19,7 @@ func variableHelp() map[string]string {
 		"SINK_IDEMPOTENT": "declares that the HTTP and TCP receivers drop tuples that they already have (by " +
 			"Idempotency-Key): delivery is then called precise",
 		"MAX_ATTEMPTS": "how often a sink tries a tuple before it becomes a dead letter; 0: for ever",
-		"NODE":         "this node's name among the peers; unset: the host name",
+		"NODE":         "this node's name among the peers; unset: the host name, or FTPROXY_NAME for a node alone",
 		"PEERS":        "all nodes of the group, this one included, as name=host:port; unset: one node alone",
 		"PEERS_EVEN":   "allows an even number of peers, which survives no more failures than one fewer",
 		"LISTEN":       "where peers reach this node; unset: its address in FTPROXY_PEERS",
@@ -35,13 +35,14 @@ func variableHelp() map[string]string {
 		"TUPLE_MAX_BYTES":   "the largest tuple, 16 MiB at most",
 		"DEAD_MAX":          "unresolved dead letters at which the sink that makes them waits",
 		"CONNECTIONS":       "open client connections of each listening source",
-		"DRAIN_TIMEOUT":     "how long an orderly shutdown waits for the sinks to empty the buffer",
-		"STALL_AFTER":       "how long a source or sink may get nothing done before /readyz says so",
+		"DRAIN_TIMEOUT": "how long an orderly shutdown waits for the sinks to empty the buffer; whoever kills the " +
+			"process should wait 15 s longer",
+		"STALL_AFTER": "how long a source or sink may get nothing done before /readyz says so",
 		"TLS_CERT_FILE": "this node's certificate (PEM): to peers, in https, tcps and ftproxys sources, and as the " +
 			"client's in such sinks; read again when it changes",
 		"TLS_KEY_FILE": "its key (PEM)",
-		"TLS_CA_FILE": "who signs the peers' certificates, and those of TLS receivers besides the system's " +
-			"authorities (PEM)",
+		"TLS_CA_FILE": "who signs the certificates of peers, certified clients and TLS receivers (PEM); unset, the " +
+			"system's authorities sign those of receivers",
 		"INSECURE":            "allows peers without TLS on an address that is not loopback",
 		"KAFKA_TLS_CA_FILE":   "who signs the brokers' certificates (PEM); unset: the system's authorities",
 		"KAFKA_TLS_CERT_FILE": "the client certificate for brokers (PEM)",

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"ftproxy/proxy"
 )
@@ -21,8 +22,8 @@ func load(environ []string, hostname string) (*config, error) {
 	fields := fieldsOf(c, "env")
 	values := ours(environ, fields, &wrong)
 	parse(c, "env", values, func(f field, problem string) { wrong.add(prefix+f.key, f.example, "%s", problem) })
-	if c.Node == "" {
-		c.Node = hostname
+	if c.Node == "" { // alone it keeps its name wherever it runs
+		c.Node = map[bool]string{true: c.Name, false: hostname}[c.Peers == ""]
 	}
 	if c.DataDir == "" {
 		c.DataDir = filepath.Join("ftproxy-data", c.Name)
@@ -107,6 +108,8 @@ func parsePeers(text string, wrong *mistakes) map[string]string {
 		switch {
 		case !found || err != nil || port == "" || !nodeName.MatchString(name):
 			wrong.add(prefix+"PEERS", peersExample, "%q is not name=host:port", entry)
+		case slices.Contains(slices.Collect(maps.Values(peers)), addr):
+			wrong.add(prefix+"PEERS", peersExample, "the address %q stands twice", addr)
 		case peers[name] != "":
 			wrong.add(prefix+"PEERS", peersExample, "the name %q stands twice", name)
 		default:
@@ -115,6 +118,8 @@ func parsePeers(text string, wrong *mistakes) map[string]string {
 	}
 	return peers
 }
+
+const maxPeers = 9
 
 const peersExample = "enrich-0=host0:7400,enrich-1=host1:7400,enrich-2=host2:7400"
 
@@ -162,6 +167,12 @@ func (c *config) validateReplication(wrong *mistakes) {
 	if n := len(c.peers); n > 0 && n%2 == 0 && !c.PeersEven {
 		wrong.add(prefix+"PEERS", peersExample, "%d nodes survive no more failures than %d: name an odd number, or set "+
 			"FTPROXY_PEERS_EVEN=true", n, n-1)
+	}
+	if n := len(c.peers); n > maxPeers {
+		wrong.add(prefix+"PEERS", peersExample, "%d nodes are more than %d", n, maxPeers)
+	}
+	if c.ElectionTimeout < 100*time.Millisecond || c.ElectionTimeout > 30*time.Second {
+		wrong.add(prefix+"ELECTION_TIMEOUT", "500ms", "%v is not within 100ms and 30s", c.ElectionTimeout)
 	}
 	if c.Listen != "" {
 		if _, _, err := net.SplitHostPort(c.Listen); err != nil {

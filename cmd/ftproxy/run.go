@@ -8,10 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"ftproxy/logbuffer"
@@ -39,9 +37,8 @@ func (runCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal(ctx)
 	defer stop()
-	defer context.AfterFunc(ctx, stop)() // from then on a signal has its usual effect
 	n, err := newNode(c, newLogger(os.Stderr, c))
 	if err != nil {
 		return err

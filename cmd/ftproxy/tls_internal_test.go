@@ -92,7 +92,12 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- source.Run(ctx, log) }()
-	t.Cleanup(func() { cancel(); <-ended })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 	listens := wiredSource{"tcp", source}.listens()
 	proxytest.Until(t, patience, "the source listens", func() bool { return listens.Addr() != nil })
 

@@ -20,7 +20,8 @@ func (s *sample) source(name string, of source) {
 			{"refused", stats.Refused - stats.Unknown},
 			{"unknown", stats.Unknown},
 		} {
-			s.counter("requests_total", "Requests to a listening source.", float64(r.count), append(labels, "outcome", r.outcome)...)
+			s.counter("requests_total", "Requests to a listening source.", float64(r.count),
+				append(labels, "outcome", r.outcome)...)
 		}
 		s.withoutID(stats.WithoutID, labels)
 	case *tcpio.Source:
@@ -38,7 +39,8 @@ func (s *sample) source(name string, of source) {
 }
 
 func (s *sample) withoutID(count uint64, labels []string) {
-	s.counter("tuples_without_id_total", "Tuples admitted without the id that FTPROXY_DEDUP names.", float64(count), labels...)
+	s.counter("tuples_without_id_total", "Tuples admitted without the id that FTPROXY_DEDUP names.", float64(count),
+		labels...)
 }
 
 // sink shows what a sink counts beyond the ledger.
@@ -56,9 +58,9 @@ func (s *sample) sink(name string, of sink) {
 		stats := x.Stats()
 		s.counter("kafka_sink_records_total", "Records that the brokers acknowledged.", float64(stats.Records), labels...)
 		s.counter("kafka_sink_transactions_total", "Transactions committed.", float64(stats.Transactions), labels...)
-		s.counter("kafka_sink_take_overs_total", "Times that ownership was settled anew.", float64(stats.TakeOvers), labels...)
+		s.counter("kafka_sink_take_overs_total", "Times that ownership was settled.", float64(stats.TakeOvers), labels...)
 		s.counter("kafka_sink_fenced_total", "Times that another producer was the reason.", float64(stats.Fenced), labels...)
-		s.counter("kafka_sink_resets_total", "Idempotent producers rebuilt from the buffer.", float64(stats.Resets), labels...)
+		s.counter("kafka_sink_resets_total", "Idempotent producers that were rebuilt.", float64(stats.Resets), labels...)
 		s.counter("sink_retries_total", "Attempts that failed for now.", float64(stats.Retries), labels...)
 	}
 }
