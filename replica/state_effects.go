@@ -111,7 +111,8 @@ func (s *State) applyAck(body []byte) (Verdict, error) {
 	if reason := s.refuseAck(&a); reason != "" {
 		return refused(reason), nil
 	}
-	return Verdict{}, s.ack(&a)
+	s.ack(&a)
+	return Verdict{}, nil
 }
 
 // applyCommit acknowledges inputs and appends the outputs that came of them, or does neither.
@@ -130,9 +131,7 @@ func (s *State) applyCommit(body []byte) (Verdict, error) {
 		return refused(fmt.Sprintf("inputs up to %d, but up to %d they are acknowledged and their outputs are there", a.UpTo,
 			at.Acked)), nil
 	}
-	if err := s.ack(&a); err != nil {
-		return Verdict{}, err
-	}
+	s.ack(&a)
 	var v Verdict
 	for i, e := range outputs {
 		s.received(bufferOut, e.Sink(), e.Count(), 0)
@@ -170,13 +169,14 @@ func (s *State) refuseAck(a *logbuffer.Ack) string {
 	return ""
 }
 
-// ack applies an Ack that is not to be refused.
-func (s *State) ack(a *logbuffer.Ack) error {
+// ack applies an Ack that is not to be refused. It panics if a file cannot be read: that is this replica's trouble, and
+// no verdict.
+func (s *State) ack(a *logbuffer.Ack) {
 	_, buffer, _ := s.readerCalled(a.Reader)
 	b, l := s.buffer(buffer), s.ledgers[a.Reader]
 	before, _ := b.Reader(a.Reader)
 	if err := b.Ack(a.Reader, a.UpTo); err != nil {
-		return err
+		panic(err)
 	}
 	after, _ := b.Reader(a.Reader)
 	for _, letter := range a.Dead {
@@ -193,7 +193,6 @@ func (s *State) ack(a *logbuffer.Ack) error {
 	l.delivered += moved - dead - dropped
 	l.deadLettered += dead
 	l.dropped += dropped
-	return nil
 }
 
 // applyLetter resolves a dead letter: it goes back to its reader, past dedup, or away.

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -44,6 +45,42 @@ func TestMutantPinnedEntry(t *testing.T) {
 	if checkSmallBatchesAreCopied(t, mutant{pinEntries: true}) {
 		t.Error("the batch is copied with the protection off: the check proves nothing")
 	}
+}
+
+// What is wrong with this replica's disk is no verdict: the others apply the entry.
+func TestDamagedFileIsNoVerdict(t *testing.T) {
+	t.Parallel()
+	r := newStateRig(t, 1<<20, 200)
+	var reported error
+	r.folder.OnDamage(func(err error) { reported = err })
+	tenure := command{Kind: kindOpen, Proposer: tenureProposer, Body: appendOpenBody(nil, 0, rigNonce(1))}
+	tenure.Incarnation = r.one(tenure).Incarnation
+	do := func(k kind, body []byte) Verdict {
+		tenure.Kind, tenure.Body = k, body
+		tenure.Number++
+		return r.one(tenure)
+	}
+	settings := DefaultSettings()
+	settings.In = []logbuffer.Reader{{Name: "a"}}
+	do(kindSettings, settings.appendTo(nil))
+	for at := range int64(20) {
+		b := rigBatch("k", logbuffer.RuleSparse, at)
+		do(kindAppend, must[[]byte](t)(appendAppendBody(nil, []logbuffer.Batch{b})))
+	}
+	name := r.s.in.SegmentNames()[0]
+	p := must[[]byte](t)(r.root.ReadFile(name))
+	p[60] ^= 1
+	if err := r.root.WriteFile(name, p, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		err, ok := recover().(error)
+		if !ok || !errors.Is(err, logbuffer.ErrCorrupt) || !errors.Is(err, reported) || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, reported %v", err, reported)
+		}
+	}()
+	v := do(kindAck, appendAckBody(nil, logbuffer.Ack{Reader: "a", UpTo: 10}))
+	t.Errorf("the damage became a verdict: %+v", v)
 }
 
 // A letter whose sink its reader lost since must not reach the reader that has that sink now.
