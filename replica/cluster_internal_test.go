@@ -356,9 +356,14 @@ func (tr *traffic) problem(format string, args ...any) {
 	tr.problems = append(tr.problems, fmt.Sprintf(format, args...))
 }
 
-// produce sends until ctx ends, then finishes the batch at hand.
-func (tr *traffic) produce(ctx context.Context, source string, names []string, r *rand.Rand) {
-	for next := 1; ctx.Err() == nil; {
+// produce sends until stop is closed, then finishes the batch at hand.
+func (tr *traffic) produce(stop <-chan struct{}, source string, names []string, r *rand.Rand) {
+	for next := 1; ; {
+		select {
+		case <-stop:
+			return
+		default:
+		}
 		last := next + r.IntN(20)
 		for {
 			n := tr.c.node(names[r.IntN(len(names))])

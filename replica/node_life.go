@@ -151,6 +151,5 @@ func Recover(_ context.Context, c Config) (lineage string, err error) {
 	if f.dead != nil {
 		return "", f.dead
 	}
-	lineage = newLineage()
-	return lineage, s.setLineage(lineage)
+	return s.lineage, nil // new since the data was salvaged
 }
