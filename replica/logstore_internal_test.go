@@ -63,6 +63,9 @@ func TestAbsenceIsNoFailure(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, testStorage(t, t.TempDir()))
 	defer mustClose(t, s)
+	if has, err := s.hasState(); has || err != nil {
+		t.Errorf("an empty folder has state: %v, %v", has, err)
+	}
 	for range 2 {
 		if err := s.logs.GetLog(5, new(raft.Log)); err != raft.ErrLogNotFound { //nolint:errorlint // as Raft does
 			t.Fatalf("got %v", err)
@@ -77,9 +80,6 @@ func TestAbsenceIsNoFailure(t *testing.T) {
 	}
 	if v, err := s.stable.GetUint64([]byte("no")); v != 0 || err != nil {
 		t.Errorf("got %d, %v", v, err)
-	}
-	if has, err := s.hasState(); has || err != nil {
-		t.Errorf("an empty folder has state: %v, %v", has, err)
 	}
 }
 

@@ -136,3 +136,40 @@ func TestBatchWithoutTuplesIsRefused(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 }
+
+// When all had to stop, a human may go on with one node alone. Its judgement must not stop that one again.
+func TestVoterAloneIsNotJudged(t *testing.T) {
+	t.Parallel()
+	r := grownRig(t, 1<<20, 1<<20)
+	lane, _ := r.s.Proposer("lane/1")
+	for i, server := range []string{"1", "2"} {
+		r.one(command{
+			Kind: kindHash, Proposer: "lane/1", Incarnation: lane.Incarnation, Number: lane.Last + 1 + uint64(i),
+			Body: appendHashBody(nil, server, 9, uint64(i)),
+		})
+	}
+	if judged, _ := r.s.Judged(); len(judged) != 2 {
+		t.Fatalf("judged %v", judged)
+	}
+	settle := func(voters ...string) {
+		t.Helper()
+		settings := r.s.Settings()
+		settings.Members, settings.Voters = voters, voters
+		tenure, _ := r.s.Proposer(tenureProposer)
+		v := r.one(command{
+			Kind: kindSettings, Proposer: tenureProposer, Incarnation: tenure.Incarnation, Number: tenure.Last + 1,
+			Body: settings.appendTo(nil),
+		})
+		if v.Code != VerdictDone {
+			t.Fatalf("%+v", v)
+		}
+	}
+	settle("1", "2")
+	if judged, _ := r.s.Judged(); len(judged) != 2 {
+		t.Fatalf("two voters, judged %v", judged)
+	}
+	settle("1")
+	if judged, reason := r.s.Judged(); len(judged) != 0 || reason != "" {
+		t.Fatalf("one voter, judged %v: %s", judged, reason)
+	}
+}

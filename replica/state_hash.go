@@ -109,6 +109,9 @@ func (c *comparison) condemn(reason string, servers ...string) {
 	c.judged = slices.Compact(c.judged)
 }
 
+// acquit forgets every judgement: a voter alone differs from nobody. It is how a group goes on that a human recovered.
+func (c *comparison) acquit() { c.judged, c.reason, c.rounds = nil, "", nil }
+
 // retain forgets what concerns other servers than the members.
 func (c *comparison) retain(member func(string) bool) {
 	c.judged = slices.DeleteFunc(c.judged, func(s string) bool { return !member(s) })
