@@ -47,7 +47,9 @@ func underFaults(t *testing.T, seed uint64, tune func(*Config)) {
 	var producers, consumers sync.WaitGroup
 	for i := range 3 {
 		r := rand.New(rand.NewPCG(seed, uint64(i)+7))
-		producers.Go(func() { tr.produce(producing.Done(), fmt.Sprintf("s%d", i), names, r) })
+		producers.Go(func() { //nolint:contextcheck // it finishes its batch after ctx has ended
+			tr.produce(producing.Done(), fmt.Sprintf("s%d", i), names, r)
+		})
 	}
 	for _, name := range names {
 		n := c.node(name)

@@ -27,7 +27,9 @@ func (c *cluster) underLoad(work func(consume func(n *Node))) {
 	names := []string{"a", "b", "c"}
 	for i := range 3 {
 		r := rand.New(rand.NewPCG(uint64(i), 3))
-		producers.Go(func() { tr.produce(producing.Done(), fmt.Sprintf("s%d", i), names, r) })
+		producers.Go(func() { //nolint:contextcheck // it finishes its batch after ctx has ended
+			tr.produce(producing.Done(), fmt.Sprintf("s%d", i), names, r)
+		})
 	}
 	consume := func(n *Node) { consumers.Go(func() { tr.consume(consuming, n) }) }
 	for _, n := range c.all() {

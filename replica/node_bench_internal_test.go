@@ -3,8 +3,10 @@ package replica
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -136,4 +138,139 @@ func drain(ctx context.Context, n *Node) {
 		}
 		return err
 	})
+}
+
+// benchGroup is three nodes on loopback sockets, and the one that leads.
+func benchGroup(b *testing.B, timeout time.Duration) ([]*Node, *Node) {
+	b.Helper()
+	dir := benchDir(b)
+	links := &tcpNet{host: map[string]string{}, at: map[string]string{}}
+	peers := map[string]string{"a": "a:1", "b": "b:1", "c": "c:1"}
+	var nodes []*Node
+	for name := range peers {
+		n, err := Open(b.Context(), Config{
+			Name: "op", Node: name, Peers: peers, Insecure: true, DataDir: filepath.Join(dir, name), ElectionTimeout: timeout,
+			Readers: []logbuffer.Reader{{Name: "out"}}, Limits: Limits{BufferBytes: 64 << 30},
+			hooks: &hooks{listen: links.listen, dial: func(ctx context.Context, addr string) (net.Conn, error) {
+				return links.dial(ctx, "", addr)
+			}},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = n.Shutdown(context.WithoutCancel(b.Context())) })
+		nodes = append(nodes, n)
+	}
+	for {
+		for _, n := range nodes {
+			if n.committer() != nil && n.Ready() == nil {
+				return nodes, n
+			}
+		}
+		wait(b.Context(), 10*time.Millisecond)
+	}
+}
+
+// BenchmarkLinks measures what three nodes take and the bytes on their links per byte of input, with clients at the
+// leader that send 1,000 tuples at once.
+func BenchmarkLinks(b *testing.B) {
+	for _, size := range []int{100, 1024} {
+		b.Run(fmt.Sprintf("tuple=%d", size), func(b *testing.B) {
+			nodes, leader := benchGroup(b, 500*time.Millisecond)
+			ctx, cancel := context.WithCancel(b.Context())
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			wg.Go(func() { drain(ctx, leader) })
+			before := linkBytes(nodes)
+			began := time.Now()
+			count := max(1, min(1000, 400<<10/size))
+			var next atomic.Int64
+			var clients sync.WaitGroup
+			b.ResetTimer()
+			for c := range 8 {
+				clients.Go(func() {
+					for at := 0; next.Add(1) <= int64(b.N); at += count {
+						batch := logbuffer.Batch{Source: fmt.Sprintf("c%d", c), Rule: logbuffer.RuleDense}
+						for i := range count {
+							value := make([]byte, size)
+							batch.Tuples = append(batch.Tuples, logbuffer.Tuple{Value: value, Position: int64(at + i + 1)})
+						}
+						if _, err := leader.Append(b.Context(), batch); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			clients.Wait()
+			b.StopTimer()
+			tuples := float64(b.N * count)
+			b.ReportMetric(tuples/time.Since(began).Seconds(), "tuples/s")
+			b.ReportMetric(float64(linkBytes(nodes)-before)/(tuples*float64(size)), "link-bytes/byte")
+		})
+	}
+}
+
+func linkBytes(nodes []*Node) int64 {
+	var sum int64
+	for _, n := range nodes {
+		sum += n.Status().Links.SentBytes
+	}
+	return sum
+}
+
+// BenchmarkTakeOver measures the time from the death of a leader to the first acknowledgement under the next.
+func BenchmarkTakeOver(b *testing.B) {
+	for _, timeout := range []time.Duration{500 * time.Millisecond, 250 * time.Millisecond} {
+		b.Run(timeout.String(), func(b *testing.B) {
+			var gaps []time.Duration
+			for b.Loop() {
+				gaps = append(gaps, takeOver(b, timeout))
+			}
+			slices.Sort(gaps)
+			b.ReportMetric(float64(gaps[len(gaps)/2].Milliseconds()), "p50-ms")
+			b.ReportMetric(float64(gaps[len(gaps)-1].Milliseconds()), "max-ms")
+		})
+	}
+}
+
+func takeOver(b *testing.B, timeout time.Duration) time.Duration {
+	b.Helper()
+	nodes, leader := benchGroup(b, timeout)
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	acked := make(chan *Node, 64)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, n := range nodes {
+		wg.Go(func() {
+			_ = n.Lead(ctx, func(ctx context.Context, t *Tenure) error {
+				if err := t.Outlet("out").Ack(ctx, logbuffer.Ack{}); err == nil {
+					acked <- n
+				}
+				<-ctx.Done()
+				return nil
+			})
+		})
+	}
+	for n := range acked {
+		if n == leader {
+			break
+		}
+	}
+	began := time.Now()
+	leader.fail(errKilled)
+	for n := range acked {
+		if n != leader {
+			break
+		}
+	}
+	gap := time.Since(began)
+	for _, n := range nodes {
+		n.fail(errKilled)
+		<-n.Done()
+	}
+	return gap
 }
