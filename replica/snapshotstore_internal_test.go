@@ -155,17 +155,18 @@ func (r *snapRig) content() (string, error) {
 		return "", err
 	}
 	defer source.Close() //nolint:errcheck // only the manifest was read
-	out := fmt.Sprintf("%d:", list[0].Index)
+	var out strings.Builder
+	out.WriteString(fmt.Sprintf("%d:", list[0].Index))
 	err = r.restore(countedReader{source}, func(manifest []byte) error {
-		out += string(manifest)
+		out.WriteString(string(manifest))
 		return nil
 	})
 	for _, name := range r.newest.files {
 		p, readErr := os.ReadFile(filepath.Join(r.base, segmentFolder, name))
-		out += fmt.Sprintf(" %s=%s", name, p)
+		out.WriteString(fmt.Sprintf(" %s=%s", name, p))
 		err = errors.Join(err, readErr)
 	}
-	return out, err
+	return out.String(), err
 }
 
 // countedReader wraps a snapshot as Raft does when it restores one; to read from it is an error.

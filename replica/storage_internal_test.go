@@ -47,7 +47,7 @@ func mustClose(t *testing.T, s *storage) {
 func logEntries(first, last uint64, size int) []*raft.Log {
 	var logs []*raft.Log
 	for i := first; i <= last; i++ {
-		data := bytes.Repeat([]byte(fmt.Sprintf("%08d", i)), (size+7)/8)
+		data := bytes.Repeat(fmt.Appendf(nil, "%08d", i), (size+7)/8)
 		logs = append(logs, &raft.Log{Index: i, Term: 1, Type: raft.LogCommand, Data: data})
 	}
 	return logs
