@@ -70,7 +70,7 @@ type Cursor struct {
 }
 
 // Halt marks an error after which a source or sink must not be started again by itself: a human has to decide.
-type Halt struct{ Cause error }
+type Halt struct{ Cause error } //nolint:errname // named for what it makes a supervisor do
 
 // Error returns the cause's text.
 func (h *Halt) Error() string { return h.Cause.Error() }

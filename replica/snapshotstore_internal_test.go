@@ -156,14 +156,14 @@ func (r *snapRig) content() (string, error) {
 	}
 	defer source.Close() //nolint:errcheck // only the manifest was read
 	var out strings.Builder
-	out.WriteString(fmt.Sprintf("%d:", list[0].Index))
+	fmt.Fprintf(&out, "%d:", list[0].Index)
 	err = r.restore(countedReader{source}, func(manifest []byte) error {
 		out.WriteString(string(manifest))
 		return nil
 	})
 	for _, name := range r.newest.files {
 		p, readErr := os.ReadFile(filepath.Join(r.base, segmentFolder, name))
-		out.WriteString(fmt.Sprintf(" %s=%s", name, p))
+		fmt.Fprintf(&out, " %s=%s", name, p)
 		err = errors.Join(err, readErr)
 	}
 	return out.String(), err
