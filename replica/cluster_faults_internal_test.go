@@ -31,12 +31,32 @@ func TestThreeNodesSurviveFaults(t *testing.T) {
 	for run := range runs(t, 10) {
 		seed := uint64(time.Now().UnixNano()) + uint64(run)
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { underFaults(t, seed, nil) })
+			synctest.Test(t, func(t *testing.T) {
+				if err := underFaults(t, seed, nil); err != nil {
+					t.Fatal(err)
+				}
+			})
 		})
 	}
 }
 
-func underFaults(t *testing.T, seed uint64, tune func(*Config)) {
+// TestMutantWithoutDedupAtApplyDuplicates leaves deduplication to who sends: what is repeated because its outcome was
+// unknown then comes twice.
+func TestMutantWithoutDedupAtApplyDuplicates(t *testing.T) {
+	for seed := range uint64(5) {
+		var err error
+		synctest.Test(t, func(t *testing.T) {
+			err = underFaults(t, seed, func(c *Config) { c.hooks.state.admitAll = true })
+		})
+		if err != nil {
+			t.Log(err)
+			return
+		}
+	}
+	t.Fatal("five runs without deduplication had no duplicate: the test above proves nothing")
+}
+
+func underFaults(t *testing.T, seed uint64, tune func(*Config)) error {
 	t.Helper()
 	c := newCluster(t, tune)
 	c.ready()
@@ -81,10 +101,11 @@ func underFaults(t *testing.T, seed uint64, tune func(*Config)) {
 	}
 	stopProducing()
 	producers.Wait()
-	tr.judge(t)
+	err := tr.judge(t)
 	c.ready()
 	c.agree()
 	stopConsuming()
 	c.stop()
 	consumers.Wait()
+	return err
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -432,7 +433,7 @@ func (tr *traffic) record(s logbuffer.Stored) {
 }
 
 // judge waits until all that was acknowledged is out, and checks that it is so once and in order.
-func (tr *traffic) judge(t *testing.T) {
+func (tr *traffic) judge(t *testing.T) error {
 	t.Helper()
 	total := 0
 	for _, n := range tr.sent {
@@ -448,24 +449,26 @@ func (tr *traffic) judge(t *testing.T) {
 	})
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
+	if len(tr.problems) > 0 {
+		return errors.New(strings.Join(tr.problems, "; "))
+	}
 	due := map[string]int{}
 	for at := uint64(1); at <= uint64(len(tr.out)); at++ {
 		var source string
 		var position int
 		if _, err := fmt.Sscanf(tr.out[at], "%s %d", &source, &position); err != nil {
-			t.Fatalf("offset %d is %q: %v", at, tr.out[at], err)
+			return fmt.Errorf("offset %d is %q: %w", at, tr.out[at], err)
 		}
 		due[source]++
 		if position != due[source] {
-			t.Fatalf("offset %d: %s is at %d, %d is due: lost, twice or out of order", at, source, position, due[source])
+			return fmt.Errorf("offset %d: %s is at %d, %d is due: lost, twice or out of order", at, source, position,
+				due[source])
 		}
 	}
 	if len(tr.out) != total {
-		t.Fatalf("%d tuples are out, %d were acknowledged", len(tr.out), total)
+		return fmt.Errorf("%d tuples are out, %d were acknowledged", len(tr.out), total)
 	}
-	for _, p := range tr.problems {
-		t.Error(p)
-	}
+	return nil
 }
 
 // agree checks that all nodes have the same state once they have applied the same.

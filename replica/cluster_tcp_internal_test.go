@@ -38,7 +38,9 @@ func (c *cluster) underLoad(work func(consume func(n *Node))) {
 	work(consume)
 	stopProducing()
 	producers.Wait()
-	tr.judge(c.t)
+	if err := tr.judge(c.t); err != nil {
+		c.t.Fatal(err)
+	}
 	c.ready()
 	c.agree()
 	stopConsuming()

@@ -22,6 +22,8 @@ type fsm struct {
 	fatal  func(error)
 	// applied is the index of the last entry applied.
 	applied atomic.Uint64
+	// mutant is what every state is made with; zero but in tests.
+	mutant mutant
 
 	mu      sync.Mutex
 	state   *State
@@ -146,7 +148,7 @@ func (f *fsm) Restore(source io.ReadCloser) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		former := f.state
-		f.state = state
+		f.state, state.mutant = state, f.mutant
 		f.applied.Store(state.Applied())
 		close(f.changed)
 		f.changed = make(chan struct{})

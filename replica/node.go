@@ -77,6 +77,8 @@ type hooks struct {
 	// format is the version that the node announces, newKinds the version that kinds need; zero: as built.
 	format   int
 	newKinds map[kind]int
+	// state switches protections of the state off.
+	state mutant
 	// twist falsifies the hash that the node proposes.
 	twist uint64
 }
@@ -313,6 +315,7 @@ func (n *Node) startRaft() error {
 		Folder: n.store.folder,
 		Buffer: logbuffer.Options{SegmentBytes: n.config.Limits.SegmentBytes, TailBytes: n.config.Limits.TailBytes},
 	}, n.store.snaps, n.fail)
+	n.fsm.mutant, n.fsm.state.mutant = n.config.hooks.state, n.config.hooks.state
 	n.wire = newTransport(raftStream{stream: n.stream, self: n.identity().id}, n.linkTimeout(), newHCLogger(n.log))
 	n.wire.fastPath = n.config.hooks.heartbeatFastPath
 	n.wire.gate = n.gate
