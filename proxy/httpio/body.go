@@ -18,11 +18,6 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	if r.ContentLength > limit {
 		return nil, release, s.tooLarge()
 	}
-	control := http.NewResponseController(w)
-	if err := control.SetReadDeadline(time.Now().Add(s.limits.body)); err != nil &&
-		!errors.Is(err, http.ErrNotSupported) {
-		return nil, release, err
-	}
 	for {
 		size := min(max(2*int64(cap(body)), 16<<10), limit+1)
 		if r.ContentLength >= 0 {
@@ -40,7 +35,7 @@ func (s *server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 		case int64(len(body)) > limit:
 			return nil, release, s.tooLarge()
 		case ended:
-			return body, release, s.bodyDone(control)
+			return body, release, setReadDeadline(w, time.Time{}) // a long wait for the commit is not the client's silence
 		}
 	}
 }
@@ -61,12 +56,25 @@ func fill(from io.Reader, body *[]byte) (ended bool, err error) {
 	return false, nil
 }
 
-// bodyDone lifts the deadline, so that a long wait for the commit is not taken for the client's silence.
-func (*server) bodyDone(control *http.ResponseController) error {
-	if err := control.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
+// hurried bounds the time in which a request's body arrives, whether the handler reads it or refuses the request first:
+// net/http reads what a handler left before it sends the answer, and by itself waits for ever.
+func (s *server) hurried(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 && !s.patient {
+			if err := setReadDeadline(w, time.Now().Add(s.limits.body)); err != nil {
+				return // the connection is gone
+			}
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+func setReadDeadline(w http.ResponseWriter, at time.Time) error {
+	err := http.NewResponseController(w).SetReadDeadline(at)
+	if errors.Is(err, http.ErrNotSupported) { // no connection stands behind it
+		return nil
 	}
-	return nil
+	return err
 }
 
 // grant takes n bytes of the budget, or refuses after a second.

@@ -22,6 +22,7 @@ func (s *Sink) Mutate(names ...string) {
 
 // Mutate switches protections of a source off, by name.
 func (s *Source) Mutate(names ...string) {
+	s.server.patient = slices.Contains(names, "patient")
 	if slices.Contains(names, "no-budget") {
 		s.server.limits.inFlightBytes = 1 << 40
 		s.server.budget = newBudget(1 << 40)

@@ -52,6 +52,8 @@ type server struct {
 	limits limits
 	budget *budget
 	logger *slog.Logger
+	// patient is a mutant: bodies take as long as they like.
+	patient bool
 
 	mu    sync.Mutex
 	bound net.Addr
@@ -113,7 +115,7 @@ func (s *server) run(ctx context.Context, handler http.Handler) error {
 		listener = tls.NewListener(listener, config)
 	}
 	web := &http.Server{
-		Handler:           handler,
+		Handler:           s.hurried(handler),
 		ReadHeaderTimeout: s.limits.header,
 		WriteTimeout:      s.limits.body + s.limits.append + 10*time.Second,
 		IdleTimeout:       60 * time.Second,

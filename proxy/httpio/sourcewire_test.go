@@ -148,6 +148,46 @@ func TestSourceSlowHeaders(t *testing.T) {
 	}
 }
 
+// A request that is refused, or answered, before its body has come must not hold its connection until it comes.
+func TestSourceBodyNobodyReads(t *testing.T) {
+	for name, request := range unreadBodies() {
+		if !endsUnread(t, request, 200*time.Millisecond, 10*time.Second) {
+			t.Errorf("%s: the connection is still open", name)
+		}
+	}
+}
+
+func TestMutantPatient(t *testing.T) {
+	if endsUnread(t, unreadBodies()["nowhere"], 200*time.Millisecond, time.Second, "patient") {
+		t.Error("a connection that is held for ever went unnoticed")
+	}
+}
+
+func unreadBodies() map[string]string {
+	return map[string]string{
+		"nowhere":         "POST /nowhere HTTP/1.1",
+		"wrong method":    "PUT / HTTP/1.1",
+		"not supported":   "POST / HTTP/1.1\r\nContent-Encoding: gzip",
+		"wrong query":     "POST /?split=" + strings.Repeat("x", 8<<10) + " HTTP/1.1", // the answer repeats it
+		"without a need":  "POST /sessions HTTP/1.1",
+		"a wrong session": "POST / HTTP/1.1\r\nFtproxy-Session: s",
+	}
+}
+
+// endsUnread tells whether a connection whose body never comes ends within the time.
+func endsUnread(t *testing.T, request string, body, within time.Duration, mutants ...string) bool {
+	t.Helper()
+	s := newSource(t, func(c *httpio.SourceConfig) { c.Path, c.BodyTimeout = "/", body })
+	s.Mutate(mutants...)
+	addr, _ := serve(t, s, proxytest.NewLog("lin"))
+	conn := dial(t, addr, request+"\r\nHost: x\r\nContent-Length: 100\r\n\r\n1234")
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := io.ReadAll(conn)
+	return err == nil
+}
+
 func TestSourceStopsInOrder(t *testing.T) {
 	log := proxytest.NewLog("lin")
 	s := newSource(t, func(c *httpio.SourceConfig) { c.Path = "/" })
