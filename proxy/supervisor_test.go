@@ -166,10 +166,10 @@ func TestMutantSupervisorRestartsHalted(t *testing.T) {
 func TestSupervisorStopsAtDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := quietSupervisor()
-		other := false
+		other, started := false, make(chan struct{})
 		err := s.Run(t.Context(),
-			stage("a", func(context.Context) error { return fmt.Errorf("batch: %w", logbuffer.ErrCorrupt) }),
-			stage("b", func(ctx context.Context) error { <-ctx.Done(); other = true; return nil }))
+			stage("a", func(context.Context) error { <-started; return fmt.Errorf("batch: %w", logbuffer.ErrCorrupt) }),
+			stage("b", func(ctx context.Context) error { close(started); <-ctx.Done(); other = true; return nil }))
 		if !errors.Is(err, logbuffer.ErrCorrupt) || !other {
 			t.Errorf("error %v, the other stage stopped: %v", err, other)
 		}
