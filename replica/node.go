@@ -43,6 +43,8 @@ type Node struct {
 	wire    *transport
 	notify  chan bool // Raft's word on leadership
 
+	futures futures
+
 	snapNow chan struct{} // capacity 1: a snapshot is wanted now
 
 	stopping  atomic.Bool
@@ -63,6 +65,10 @@ type Node struct {
 	tenure   *Tenure           // from the barrier on
 	reign    *Tenure           // once it has begun in full
 	contacts map[string]string // admin addresses of the others, by name
+	unbegun  error             // why the last tenure did not begin; nil once one has
+	waits    []string          // changes of readers that wait, on the leader
+
+	once once
 }
 
 // hooks replaces a node's surroundings in tests, and switches protections off. It is never a setting.
@@ -81,6 +87,8 @@ type hooks struct {
 	state mutant
 	// twist falsifies the hash that the node proposes.
 	twist uint64
+	// cramped takes no snapshots to make room on a disk that is nearly full.
+	cramped bool
 }
 
 func (h *hooks) version() int {
@@ -226,7 +234,7 @@ func (n *Node) handle(ctx context.Context, link byte, from serverID, conn net.Co
 	if c == nil {
 		return
 	}
-	err := newForwarded(laneProposer+string(from), c, n.waitForDisk, conn).serve(ctx)
+	err := newForwarded(laneProposer+string(from), c, n.waitForIntake, conn).serve(ctx)
 	n.log.DebugContext(ctx, "a lane's connection ended", slog.String("from", string(from)), slog.Any("error", err))
 }
 
@@ -426,6 +434,29 @@ func (n *Node) noteRefusal(name string, no *refusal) {
 	}
 	if against >= len(n.config.Peers)/2+1 {
 		n.fail(fmt.Errorf("%w: %s", ErrLineage, no.Text))
+	}
+}
+
+// once logs each text once. The zero value is ready.
+type once struct {
+	mu   sync.Mutex
+	said map[string]bool
+}
+
+// maxSaid bounds the texts that are remembered.
+const maxSaid = 256
+
+// warn logs message, unless text has been logged before.
+func (o *once) warn(ctx context.Context, log *slog.Logger, text, message string, attrs ...slog.Attr) {
+	o.mu.Lock()
+	if o.said == nil || len(o.said) >= maxSaid {
+		o.said = map[string]bool{}
+	}
+	said := o.said[text]
+	o.said[text] = true
+	o.mu.Unlock()
+	if !said {
+		log.LogAttrs(ctx, slog.LevelWarn, message, attrs...)
 	}
 }
 

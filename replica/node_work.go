@@ -127,7 +127,7 @@ func (n *Node) readable(k kind) error {
 }
 
 // compareHashes proposes this node's hash at every index that is to be compared, and ends the node if it is judged to
-// differ from the majority.
+// differ from the majority. A voter alone differs from nobody, whatever was judged before a human made it the only one.
 func (n *Node) compareHashes(ctx context.Context) {
 	me := string(n.identity().id)
 	var told uint64
@@ -136,13 +136,17 @@ func (n *Node) compareHashes(ctx context.Context) {
 		var judged []string
 		var reason string
 		voters := 0
+		for _, m := range members(n.core) { // not those of the state, which a recovered node has yet to settle
+			if m.Voter {
+				voters++
+			}
+		}
 		changed := n.fsm.watch(func(s *State) {
 			sample = s.Sample()
 			judged, reason = s.Judged()
 			judged = slices.Clone(judged)
-			voters = len(s.Settings().Voters)
 		})
-		if slices.Contains(judged, me) && n.core.AppliedIndex() >= n.core.CommitIndex() {
+		if voters > 1 && slices.Contains(judged, me) && n.core.AppliedIndex() >= n.core.CommitIndex() {
 			n.stopping.Store(true)
 			wait(ctx, n.config.ElectionTimeout) // so that the others learn the judgement from this leader
 			n.fail(fmt.Errorf("%w: %s", ErrDiverged, reason))
@@ -168,8 +172,11 @@ func (n *Node) compareHashes(ctx context.Context) {
 // snapshotPoll is the time between two looks at how much log there is.
 const snapshotPoll = 250 * time.Millisecond
 
-// takeSnapshots takes a snapshot whenever enough log has been written since the last.
+// takeSnapshots takes a snapshot whenever enough log has been written since the last, and when the disk is nearly full
+// and a snapshot makes room.
 func (n *Node) takeSnapshots(ctx context.Context) {
+	var trimmed uint64 // when the last snapshot was taken
+	var last time.Time
 	for {
 		asked := false
 		select {
@@ -179,12 +186,31 @@ func (n *Node) takeSnapshots(ctx context.Context) {
 			return
 		case <-time.After(snapshotPoll):
 		}
+		asked = asked || time.Since(last) >= crowdedPause && n.crowded(trimmed)
 		if asked || n.store.logSinceSnapshot() >= n.config.Limits.SnapshotBytes {
+			last, trimmed = time.Now(), n.trimmed()
 			if err := n.snapshot(ctx); err != nil && ctx.Err() == nil {
 				n.log.WarnContext(ctx, "no snapshot was taken", slog.Any("error", err))
 			}
 		}
 	}
+}
+
+// crowdedPause is the least time between a snapshot and the next that is taken to make room.
+const crowdedPause = 2 * time.Second
+
+// crowded tells whether the disk is nearly full and a snapshot makes room: the newest one names files whose tuples were
+// trimmed since. While tuples wait for room, too little log is written to bring the next snapshot, which would be the
+// only thing to make some.
+func (n *Node) crowded(trimmed uint64) bool {
+	return !n.config.hooks.cramped && errors.Is(n.store.space.check(), logbuffer.ErrUnavailable) &&
+		n.trimmed() > trimmed
+}
+
+// trimmed counts the tuples that were trimmed from the buffers.
+func (n *Node) trimmed() (tuples uint64) {
+	n.fsm.view(func(s *State) { tuples = s.Cursors(bufferIn).Trimmed + s.Cursors(bufferOut).Trimmed })
+	return tuples
 }
 
 // snapshot takes one snapshot and cuts the log, of which a quarter of the bytes between snapshots stays for followers
@@ -197,7 +223,7 @@ func (n *Node) snapshot(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	err := await(ctx, n.done, n.core.Snapshot())
+	err := n.futures.await(ctx, n.done, n.core.Snapshot())
 	if err == nil {
 		n.snapshots.Add(1)
 	} else if errors.Is(err, raft.ErrNothingNewToSnapshot) {
