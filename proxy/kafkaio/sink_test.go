@@ -110,6 +110,7 @@ func pausedBetweenTransactions(t *testing.T, m kafkaio.Mutant) (problems []strin
 	if err := out.WaitAcked(ctx, 4); err != nil {
 		t.Fatal(err)
 	}
+	now.line.quiet(t) // its next producer epoch is taken, nothing of it is open
 	old.line.resume()
 	select {
 	case err := <-old.ended:

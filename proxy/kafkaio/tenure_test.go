@@ -69,6 +69,15 @@ type line struct {
 	holding bool
 	arrived chan struct{} // closed when the first request is held
 	release chan struct{}
+	active  atomic.Int64 // when something was last written or read, in Unix nanoseconds
+}
+
+// quiet waits until nothing went over the line for a while: all that was asked is answered.
+func (l *line) quiet(t *testing.T) {
+	t.Helper()
+	proxytest.Until(t, 20*time.Second, "a quiet line", func() bool {
+		return time.Since(time.Unix(0, l.active.Load())) > 500*time.Millisecond
+	})
 }
 
 // hold stops the next request of one of the keys (none: of any) and all that come after.
@@ -133,7 +142,14 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Time{}); err != nil { // it may have passed while the process was "paused"
 		return 0, err
 	}
+	c.line.active.Store(time.Now().UnixNano())
 	return c.Conn.Write(p)
+}
+
+func (c *heldConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.line.active.Store(time.Now().UnixNano())
+	return n, err
 }
 
 // running is a sink with its tenure.
