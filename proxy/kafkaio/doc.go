@@ -13,13 +13,16 @@
 //	records.go   record batches out, partition of a key; inflate.go: bounded decompression in
 //	source.go    the source: configuration, the life of a run
 //	origin.go    where reading of a partition starts, and when it must not
+//	memory.go    what the source notes in Kafka: topic ids, starts; group offsets for tools
 //	fetch.go     fetching from one broker, appending one partition
 //	sink.go      the sink: configuration, the life of a run
+//	feed.go      reading ahead, and cutting ranges
 //	topics.go    what the sink has to know of its topics: partitions, limits, rights, durability
 //	plan.go      a range of the buffer as record batches a partition, and what Kafka would refuse of it
 //	produce.go   writing a plan with sequence numbers
 //	marker.go    the position that is committed with each transaction
 //	takeover.go  how a new owner settles what the former one left
 //	txn.go       one transaction after the other
+//	plain.go     the same without transactions, at least once
 //	check.go     what `ftproxy check` says
 package kafkaio
