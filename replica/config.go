@@ -39,9 +39,14 @@ type Config struct {
 	// AdminAddr is told to the other nodes, so that each can point to the leader's. It is not listened at.
 	AdminAddr string
 	// Readers are the consumers of the IN buffer. The first leader that has other ones than the state writes them
-	// into the state.
+	// into the state. A reader whose sinks change while tuples are retained keeps its former ones, and no tuples are
+	// taken in, until all are delivered; Ready and Status say so.
 	Readers []logbuffer.Reader
-	Limits  Limits
+	// DropReaders names readers that are no longer among Readers and whose pending tuples are to be dropped, which the
+	// ledger counts as dropped by policy. Others that are left behind stay until their tuples are delivered. Names of
+	// readers that there are not have no effect.
+	DropReaders []string
+	Limits      Limits
 	// Logger receives what a human should see; nil discards it.
 	Logger *slog.Logger
 
@@ -75,8 +80,8 @@ type Limits struct {
 	TupleBytes int
 	// SnapshotBytes is how much log is written between snapshots. Default 256 MiB.
 	SnapshotBytes int64
-	// FreeBytes is the free space of the data folder's disk below which Append waits. Default: four times
-	// SnapshotBytes at most, a twentieth of the disk at least.
+	// FreeBytes is the free space of the data folder's disk below which Append waits. Default: twice SnapshotBytes, at
+	// least 256 MiB, but at most a quarter of the disk.
 	FreeBytes int64
 	// DeadLetters is the number of unresolved dead letters at which their producer waits. Default 10,000.
 	DeadLetters int
@@ -196,6 +201,11 @@ func (c Config) validate() error {
 	}
 	if err := c.settings().Check(); err != nil {
 		errs = append(errs, err)
+	}
+	for _, name := range c.DropReaders {
+		if find(c.Readers, name) >= 0 {
+			bad("reader %q is configured and to be dropped: take it out of one of the two", name)
+		}
 	}
 	errs = append(errs, c.validatePeers()...)
 	if len(errs) > 0 {

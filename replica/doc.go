@@ -29,7 +29,7 @@
 //     storage.go: what is done with damage and a disk that is full or hangs.
 //   - stream*.go, transport.go: the links between nodes. member*.go: how a node finds or founds its group.
 //   - lane*.go: numbering, retry, forwarding and group commit. fsm.go: the state as Raft drives it.
-//   - node*.go, tenure.go, outlet.go, config.go: what callers use.
+//   - node*.go, tenure*.go, outlet.go, config.go: what callers use.
 //
 // # What is not obvious
 //

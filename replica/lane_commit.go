@@ -24,7 +24,8 @@ const (
 //
 // Several entries are in flight. It is a link: that of the leader's own proposers, and what forwarded commands end at.
 type committer struct {
-	raft *raft.Raft
+	raft    *raft.Raft
+	futures *futures
 	// view runs f with the state, which must not be kept.
 	view func(f func(*State))
 	// now is replicated time in milliseconds.
@@ -55,9 +56,9 @@ type flight struct {
 
 var errNotLeading = errors.New("this node does not lead")
 
-func newCommitter(r *raft.Raft, view func(func(*State)), now func() int64) *committer {
+func newCommitter(r *raft.Raft, f *futures, view func(func(*State)), now func() int64) *committer {
 	c := &committer{
-		raft: r, view: view, now: now, maxEntry: entryBytes,
+		raft: r, futures: f, view: view, now: now, maxEntry: entryBytes,
 		wake: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	flights := make(chan flight, flightEntries)
@@ -103,7 +104,7 @@ func (c *committer) stand(ctx context.Context, proposer string, from uint64) (st
 
 // barrier returns once all that was committed before the call is applied here, and proves that this node still leads.
 func (c *committer) barrier(ctx context.Context) error {
-	return await(ctx, c.gone, c.raft.Barrier(0))
+	return c.futures.await(ctx, c.gone, c.raft.Barrier(0))
 }
 
 // failed implements link.
@@ -223,10 +224,23 @@ func (c *committer) end() {
 	c.wg.Wait()
 }
 
-// await waits for a future of Raft. A future that is never answered, because Raft was shut down, is left behind.
-func await(ctx context.Context, gone <-chan struct{}, f raft.Future) error {
+// futures owns the goroutines that wait for Raft's answers. Raft answers all that it was asked while it runs.
+type futures struct {
+	mu     sync.Mutex
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// await waits for a future of Raft. One that is given up is still waited for, by close.
+func (w *futures) await(ctx context.Context, gone <-chan struct{}, f raft.Future) error {
 	answer := make(chan error, 1)
-	go func() { answer <- f.Error() }()
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return errStopped
+	}
+	w.wg.Go(func() { answer <- f.Error() })
+	w.mu.Unlock()
 	select {
 	case err := <-answer:
 		return err
@@ -235,6 +249,14 @@ func await(ctx context.Context, gone <-chan struct{}, f raft.Future) error {
 	case <-gone:
 		return errNotLeading
 	}
+}
+
+// close waits until all futures are answered; none is awaited any more. Raft must still run.
+func (w *futures) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.wg.Wait()
 }
 
 // clock is replicated time on the leader: the last time in the state and the monotonic time since the barrier that

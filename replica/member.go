@@ -356,7 +356,7 @@ func (n *Node) admit(ctx context.Context, id serverID) error {
 		return nil
 	}
 	n.log.InfoContext(ctx, "admitting a node", slog.String("server", string(id)))
-	return await(ctx, n.ctx.Done(), r.AddNonvoter(raft.ServerID(id), raft.ServerAddress(id), 0, 0))
+	return n.futures.await(ctx, n.ctx.Done(), r.AddNonvoter(raft.ServerID(id), raft.ServerAddress(id), 0, 0))
 }
 
 // position answers for a source on the leader, behind a barrier.
@@ -387,7 +387,7 @@ const custodianEvery = time.Second
 func (c *custodian) run(ctx context.Context) {
 	for {
 		if err := c.round(ctx); err != nil && ctx.Err() == nil {
-			c.n.log.WarnContext(ctx, "could not bring the group in order", slog.Any("error", err))
+			c.n.once.warn(ctx, c.n.log, err.Error(), "could not bring the group in order", slog.Any("error", err))
 		}
 		if !wait(ctx, custodianEvery) {
 			return
@@ -426,12 +426,12 @@ func (c *custodian) promote(ctx context.Context, r *raft.Raft, fresh Member) err
 				fresh.ID, old.ID)
 		}
 		c.n.log.InfoContext(ctx, "removing a server that is gone", slog.String("server", old.ID))
-		if err := await(ctx, c.n.ctx.Done(), r.RemoveServer(raft.ServerID(old.ID), 0, 0)); err != nil {
+		if err := c.n.futures.await(ctx, c.n.ctx.Done(), r.RemoveServer(raft.ServerID(old.ID), 0, 0)); err != nil {
 			return fmt.Errorf("remove server %s: %w", old.ID, err)
 		}
 	}
 	c.n.log.InfoContext(ctx, "giving a node its vote", slog.String("server", fresh.ID))
-	err := await(ctx, c.n.ctx.Done(), r.AddVoter(raft.ServerID(fresh.ID), raft.ServerAddress(fresh.ID), 0, 0))
+	err := c.n.futures.await(ctx, c.n.ctx.Done(), r.AddVoter(raft.ServerID(fresh.ID), raft.ServerAddress(fresh.ID), 0, 0))
 	if err != nil {
 		return fmt.Errorf("promote server %s: %w", fresh.ID, err)
 	}

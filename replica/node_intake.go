@@ -77,13 +77,31 @@ func (n *Node) waitForRoom(ctx context.Context) error {
 			return fmt.Errorf("%w: the node is stopping", logbuffer.ErrUnavailable)
 		}
 		if bytes < uint64(n.config.Limits.BufferBytes) {
-			return n.waitForDisk(ctx)
+			return n.waitForIntake(ctx)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: the buffer holds %d MiB, its limit: %w", logbuffer.ErrUnavailable, bytes>>20,
 				context.Cause(ctx))
+		case <-n.ctx.Done():
+			return fmt.Errorf("%w: the node has stopped", logbuffer.ErrUnavailable)
+		}
+	}
+}
+
+// waitForIntake returns when neither a change of readers, on the leader, nor the disk stands against more tuples.
+func (n *Node) waitForIntake(ctx context.Context) error {
+	for {
+		next := n.turn.next()
+		why := n.holding()
+		if why == "" {
+			return n.waitForDisk(ctx)
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %s: %w", logbuffer.ErrUnavailable, why, context.Cause(ctx))
 		case <-n.ctx.Done():
 			return fmt.Errorf("%w: the node has stopped", logbuffer.ErrUnavailable)
 		}

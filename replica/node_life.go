@@ -78,7 +78,7 @@ func (n *Node) transfer(ctx context.Context) error {
 	if n.core.State() != raft.Leader || voters < 2 {
 		return nil
 	}
-	return await(ctx, n.ctx.Done(), n.core.LeadershipTransfer())
+	return n.futures.await(ctx, n.ctx.Done(), n.core.LeadershipTransfer())
 }
 
 // close ends everything in the order that lets it end: what proposes, the links, Raft, the disk. The node's context is
@@ -102,6 +102,7 @@ func (n *Node) close() {
 
 func (n *Node) stopAll() {
 	n.wg.Wait()
+	n.futures.close()
 	err := n.stream.close()
 	if n.core != nil {
 		err = errors.Join(err, n.core.Shutdown().Error(), n.wire.Close())

@@ -22,10 +22,13 @@ type Status struct {
 	Leader      string `json:"leader"`
 	LeaderAdmin string `json:"leader_admin"`
 	// NotReady is empty or says what the node waits for.
-	NotReady string         `json:"not_ready,omitempty"`
-	Members  []Member       `json:"members"`
-	Raft     RaftStatus     `json:"raft"`
-	Buffers  []BufferStatus `json:"buffers"`
+	NotReady string `json:"not_ready,omitempty"`
+	// Waits says which changes of readers wait, for what, and what can be done; on the leader. No tuples are taken in
+	// meanwhile.
+	Waits   []string       `json:"waits,omitempty"`
+	Members []Member       `json:"members"`
+	Raft    RaftStatus     `json:"raft"`
+	Buffers []BufferStatus `json:"buffers"`
 	// Proposals are the commands of this node that wait for their verdict.
 	Proposals int `json:"proposals"`
 	// Dedup and Positions are what the state remembers of sources.
@@ -60,12 +63,14 @@ type RaftStatus struct {
 
 // BufferStatus describes one buffer.
 type BufferStatus struct {
-	Name     string         `json:"name"`
-	Trimmed  uint64         `json:"trimmed"`
-	End      uint64         `json:"end"`
-	Bytes    int64          `json:"bytes"`
-	MaxBytes int64          `json:"max_bytes"`
-	Readers  []ReaderStatus `json:"readers"`
+	Name     string `json:"name"`
+	Trimmed  uint64 `json:"trimmed"`
+	End      uint64 `json:"end"`
+	Bytes    int64  `json:"bytes"`
+	MaxBytes int64  `json:"max_bytes"`
+	// Unread counts retained tuples for sinks that no reader reads. They stay until one does.
+	Unread  uint64         `json:"unread"`
+	Readers []ReaderStatus `json:"readers"`
 }
 
 // ReaderStatus is a reader's place and its ledger: Received = Delivered + Dead + Dropped + Retained, in tuples.
@@ -78,6 +83,11 @@ type ReaderStatus struct {
 	Dead      uint64 `json:"dead_lettered"`
 	Dropped   uint64 `json:"dropped_by_policy"`
 	Retained  uint64 `json:"retained"`
+	// RetainedBytes is the stored size of the batches that hold what is retained.
+	RetainedBytes int64 `json:"retained_bytes"`
+	// LeftBehind marks a reader that this node's configuration does not have any more. What is retained for it stays
+	// until it is configured again and has delivered it, or is to be dropped.
+	LeftBehind bool `json:"left_behind"`
 }
 
 // DedupStatus shows the bounds of deduplication.
@@ -137,6 +147,9 @@ func (n *Node) Status() Status {
 	if err := n.Ready(); err != nil {
 		s.NotReady = err.Error()
 	}
+	n.mu.Lock()
+	s.Waits = n.waits
+	n.mu.Unlock()
 	r := n.raft()
 	if n.ctx.Err() != nil {
 		s.Role = "stopped"
@@ -178,9 +191,13 @@ func (n *Node) describeState(s *Status, st *State) {
 		c := st.Cursors(name)
 		b := BufferStatus{
 			Name: name, Trimmed: c.Trimmed, End: c.End, Bytes: int64(c.Bytes), MaxBytes: n.config.Limits.BufferBytes,
+			Unread: c.Unread,
 		}
 		for _, r := range c.Readers {
-			rs := ReaderStatus{Name: r.Name, Acked: r.Acked}
+			rs := ReaderStatus{
+				Name: r.Name, Acked: r.Acked, RetainedBytes: int64(r.PendingBytes),
+				LeftBehind: name == bufferIn && find(n.config.Readers, r.Name) < 0,
+			}
 			for _, l := range ledgers {
 				if l.Buffer == name && l.Reader == r.Name {
 					rs.Received, rs.Duplicate, rs.Delivered = l.Received, l.Deduplicated, l.Delivered
@@ -232,7 +249,7 @@ func (n *Node) notReady() error {
 		return errors.New("the node is stopping")
 	}
 	n.mu.Lock()
-	waiting, leading := n.waiting, n.reign != nil
+	waiting, leading, unbegun := n.waiting, n.reign != nil, n.unbegun
 	n.mu.Unlock()
 	r := n.raft()
 	switch {
@@ -244,8 +261,13 @@ func (n *Node) notReady() error {
 		return errDiskHangs
 	case n.leaderID() == "":
 		return errors.New("no leader is known")
+	case n.leaderID() == n.identity().id && !leading && unbegun != nil:
+		return fmt.Errorf("the tenure does not begin: %w", unbegun)
 	case n.leaderID() == n.identity().id && !leading:
 		return errors.New("the tenure is about to begin")
+	}
+	if why := n.holding(); why != "" {
+		return errors.New(why)
 	}
 	if r.AppliedIndex() >= r.CommitIndex() && r.CommitIndex() > 0 {
 		n.caughtUp.Store(true)

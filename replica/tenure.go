@@ -3,14 +3,11 @@ package replica
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"ftproxy/dedup"
-	"ftproxy/logbuffer"
 )
 
 // Tenure is one period of leadership. Its methods may be called concurrently.
@@ -78,7 +75,7 @@ func (n *Node) runTenures(ctx context.Context) {
 		if leading {
 			err := n.runTenure(ctx, generation)
 			if err != nil && ctx.Err() == nil {
-				n.log.DebugContext(ctx, "a tenure did not begin", slog.Any("error", err))
+				n.notBegun(ctx, err)
 			}
 			wait(ctx, 20*time.Millisecond)
 			continue
@@ -90,6 +87,18 @@ func (n *Node) runTenures(ctx context.Context) {
 	}
 }
 
+// notBegun tells why a tenure did not begin: loudly, but once, if only a human can help.
+func (n *Node) notBegun(ctx context.Context, err error) {
+	n.mu.Lock()
+	n.unbegun = err
+	n.mu.Unlock()
+	if errors.Is(err, errSettings) {
+		n.once.warn(ctx, n.log, err.Error(), "a tenure does not begin", slog.Any("error", err))
+		return
+	}
+	n.log.DebugContext(ctx, "a tenure did not begin", slog.Any("error", err))
+}
+
 // runTenure is one tenure. It returns nil when it has ended, or an error if it did not begin.
 func (n *Node) runTenure(ctx context.Context, generation uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -99,14 +108,14 @@ func (n *Node) runTenure(ctx context.Context, generation uint64) error {
 	defer cancel(nil)
 	wg.Go(func() { cancel(n.untilLost(ctx, generation)) })
 	term := n.core.CurrentTerm()
-	if err := await(ctx, ctx.Done(), n.core.Barrier(0)); err != nil {
+	if err := n.futures.await(ctx, ctx.Done(), n.core.Barrier(0)); err != nil {
 		return err
 	}
 	var last int64
 	n.fsm.view(func(s *State) { last = s.Now() })
 	clock := newClock(last)
 	t := &Tenure{n: n, term: term, over: ctx.Done(), outlets: map[string]*Outlet{}}
-	t.commit = newCommitter(n.core, n.fsm.view, clock.now)
+	t.commit = newCommitter(n.core, &n.futures, n.fsm.view, clock.now)
 	defer t.commit.end()
 	defer cancel(nil)
 	t.start = func(o *Outlet) {
@@ -151,6 +160,9 @@ func (n *Node) untilLost(ctx context.Context, generation uint64) error {
 func (n *Node) setTenure(t *Tenure) {
 	n.mu.Lock()
 	n.tenure = t
+	if t == nil {
+		n.waits = nil
+	}
 	n.mu.Unlock()
 	n.turn.fire()
 }
@@ -158,7 +170,7 @@ func (n *Node) setTenure(t *Tenure) {
 // setReign publishes a tenure that has begun in full.
 func (n *Node) setReign(t *Tenure) {
 	n.mu.Lock()
-	n.reign = t
+	n.reign, n.unbegun = t, nil
 	n.mu.Unlock()
 	n.turn.fire()
 }
@@ -232,70 +244,6 @@ func (t *Tenure) lead(ctx context.Context, lead func(ctx context.Context, t *Ten
 		<-ctx.Done()
 	}
 	return err
-}
-
-// settle writes what every replica must agree on into the state, if it is not there yet.
-func (t *Tenure) settle(ctx context.Context) error {
-	want := t.n.config.settings()
-	for _, m := range members(t.n.core) {
-		want.Members = append(want.Members, m.ID)
-		if m.Voter {
-			want.Voters = append(want.Voters, m.ID)
-		}
-	}
-	var have Settings
-	t.n.fsm.view(func(s *State) {
-		have = s.Settings()
-		want.In = append(want.In, leftBehind(s, want.In)...)
-	})
-	if err := want.Check(); err != nil {
-		return fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	want = want.normal()
-	body := want.appendTo(nil)
-	if slices.Equal(body, have.appendTo(nil)) {
-		return nil
-	}
-	v, err := t.lane.propose(ctx, kindSettings, body)
-	if err == nil && v.Code == VerdictRefused {
-		err = errors.New(v.Reason)
-	}
-	if err != nil {
-		return fmt.Errorf("settings: %w", err)
-	}
-	return nil
-}
-
-// leftBehind returns the readers of IN that the configuration does not have any more but that have tuples to come: they
-// stay until those are gone.
-func leftBehind(s *State, want []logbuffer.Reader) []logbuffer.Reader {
-	var left []logbuffer.Reader
-	pending := map[string]bool{}
-	for _, c := range s.Cursors(bufferIn).Readers {
-		pending[c.Name] = c.PendingTuples > 0
-	}
-	for _, r := range s.Settings().In {
-		if pending[r.Name] && !slices.ContainsFunc(want, func(w logbuffer.Reader) bool { return w.Name == r.Name }) {
-			left = append(left, r)
-		}
-	}
-	return left
-}
-
-// settings is what the configuration says that replicas must agree on.
-func (c Config) settings() Settings {
-	s := DefaultSettings()
-	s.In = slices.Clone(c.Readers)
-	s.Verdicts = window
-	s.Letters = c.Limits.DeadLetters
-	if c.hashEvery != 0 {
-		s.HashEvery = c.hashEvery
-	}
-	s.Dedup = dedup.Bounds{
-		IDs: c.Limits.IDs, IDAge: c.Limits.IDAge.Milliseconds(),
-		Sessions: c.Limits.Sessions, SessionAge: c.Limits.SessionAge.Milliseconds(), Sources: s.Dedup.Sources,
-	}
-	return s
 }
 
 // tickEvery is how far replicated time falls behind at most while something waits for it.
