@@ -36,7 +36,10 @@ func newDelivery(s *Sink, out proxy.Outlet) *delivery {
 		incoming: make(chan []item), finished: make(chan result),
 		slots: make(chan struct{}, s.cfg.Concurrency), acked: make(chan struct{}, 1),
 	}
-	d.acker = &acker{tracker: d.tracker, out: out, every: s.cfg.AckEvery, acked: func() { signal(d.acked) }}
+	d.acker = &acker{
+		tracker: d.tracker, out: out, every: s.cfg.AckEvery, waits: s.waits,
+		acked: func() { s.blocked.Store(nil); signal(d.acked) },
+	}
 	return d
 }
 

@@ -40,7 +40,9 @@ func (s *LinkSink) Run(ctx context.Context, out proxy.Outlet) error {
 	run := &linkRun{sink: s, out: out, tracker: newTracker(false), source: source, maxBytes: s.cfg.MaxBytes}
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	acks := &acker{tracker: run.tracker, out: out, every: s.cfg.AckEvery, acked: func() {}}
+	acks := &acker{
+		tracker: run.tracker, out: out, every: s.cfg.AckEvery, acked: func() {}, waits: func(context.Context, error) {},
+	}
 	var acking sync.WaitGroup
 	acking.Go(func() {
 		if failure := acks.run(inner); failure != nil {

@@ -58,6 +58,7 @@ type Sink struct {
 	client  *http.Client
 	stats   sinkCounters
 	trouble atomic.Pointer[trouble]
+	blocked atomic.Pointer[trouble] // why what was concluded cannot be acknowledged
 	mutant  sinkMutant
 }
 
@@ -149,12 +150,23 @@ func (c *SinkConfig) orDefault() {
 // Stats returns the counters.
 func (s *Sink) Stats() SinkStats { return s.stats.read() }
 
-// Trouble returns the last failure of a delivery, nil once something was delivered.
+// Trouble returns why nothing can be acknowledged (too many dead letters, say), or the last failure of a delivery; nil
+// once something was acknowledged, or delivered.
 func (s *Sink) Trouble() error {
-	if t := s.trouble.Load(); t != nil {
-		return t.err
+	for _, t := range []*trouble{s.blocked.Load(), s.trouble.Load()} {
+		if t != nil {
+			return t.err
+		}
 	}
 	return nil
+}
+
+// waits tells why what is done cannot be acknowledged for now: once in the log, in the status until it can.
+func (s *Sink) waits(ctx context.Context, why error) {
+	if s.blocked.Swap(&trouble{why}) == nil {
+		s.cfg.Logger.WarnContext(ctx, "what is delivered or given up waits to be acknowledged",
+			slog.String("sink", s.cfg.Name), slog.Any("error", why))
+	}
 }
 
 // Guarantee says what holds at this edge.
@@ -183,5 +195,6 @@ func (s *Sink) Check(ctx context.Context) ([]string, error) {
 func (s *Sink) Run(ctx context.Context, out proxy.Outlet) error {
 	defer s.client.CloseIdleConnections()
 	defer s.trouble.Store(nil)
+	defer s.blocked.Store(nil)
 	return newDelivery(s, out).run(ctx)
 }

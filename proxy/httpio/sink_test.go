@@ -269,6 +269,27 @@ func TestSinkAckFaults(t *testing.T) {
 	})
 }
 
+// A full DEAD stops the sink, and the status says why for as long as it does.
+func TestSinkTellsWhatItWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rig := newSinkRig(t, func(s *httpio.SinkConfig) { s.FinalAttempts = 1 })
+		rig.app.answer = func(delivered) (int, http.Header, error) { return http.StatusNotFound, nil, nil }
+		rig.out.FailAck(proxytest.FaultUnavailable, proxytest.FaultUnavailable)
+		rig.feed(1, "bad")
+		rig.start(t)
+		synctest.Wait()
+		if err := rig.sink.Trouble(); !errors.Is(err, logbuffer.ErrUnavailable) {
+			t.Errorf("trouble %v while dead letters are refused", err)
+		}
+		rig.wait(t, 1)
+		synctest.Wait()
+		if err := rig.sink.Trouble(); err != nil {
+			t.Errorf("trouble %v afterwards", err)
+		}
+		_ = rig.stop()
+	})
+}
+
 func TestSinkReportsDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rig := newSinkRig(t, nil)

@@ -96,6 +96,7 @@ type acker struct {
 	out     proxy.Outlet
 	every   time.Duration
 	acked   func() // called after each acknowledgement
+	waits   func(ctx context.Context, why error)
 }
 
 // run commits until ctx ends (nil) or an acknowledgement fails for good.
@@ -142,6 +143,7 @@ func (a *acker) commit(ctx context.Context, ack logbuffer.Ack) error {
 		if ctx.Err() != nil || !unknown && !errors.Is(err, logbuffer.ErrUnavailable) {
 			return err
 		}
+		a.waits(ctx, err)
 		if backoff.Wait(ctx) != nil {
 			return err
 		}
