@@ -218,7 +218,7 @@ func (m *naive) admit(b *logbuffer.Batch) (r logbuffer.Receipt) {
 
 func (m *naive) acknowledge(a *logbuffer.Ack) VerdictCode {
 	b, r := m.reader(a.Reader)
-	if r == nil || a.UpTo > b.end() || len(a.Dead) > 0 && len(m.dead)+len(a.Dead) > m.limit {
+	if r == nil || a.UpTo > b.end() || len(a.Dead) > 0 && len(m.dead) >= m.limit {
 		return VerdictRefused
 	}
 	own, pending := b.own(r, r.done, a.UpTo), b.own(r, r.done, b.end())

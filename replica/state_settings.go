@@ -21,7 +21,8 @@ type Settings struct {
 	Verdicts int
 	// Dedup bounds what is remembered of sources, sessions and ids.
 	Dedup dedup.Bounds
-	// Letters bounds the unresolved dead letters; a sink that needs room for more is refused. 1 to 1 << 20.
+	// Letters is the number of unresolved dead letters from which a sink with more is refused; its last Ack before
+	// may go over it. 1 to 1 << 20.
 	Letters int
 	// LetterBytes bounds their encoded size likewise. 1 to 1 << 40.
 	LetterBytes int64
