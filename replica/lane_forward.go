@@ -308,6 +308,11 @@ func (f *forwarded) take(ctx context.Context, kind byte, payload []byte) error {
 		if err := d.end("command"); err != nil {
 			return err
 		}
+		if c.Kind == 0 || c.Kind >= kindEnd {
+			// As an entry it would stop every node that does not know it.
+			f.answer(ctx, frameError, fmt.Appendf(nil, "the leader does not know commands of %s: upgrade it", c.Kind))
+			return nil
+		}
 		if c.Kind == kindAppend {
 			if err := f.admit(ctx); err != nil {
 				return err

@@ -206,8 +206,13 @@ func TestSinksOfAReaderChangeOnceAllIsDelivered(t *testing.T) {
 	if got := log.count("a change of readers waits"); got != 2 { // what waits, and the cure
 		t.Errorf("%d warnings in several rounds", got)
 	}
+	waiting := make(chan error, 1)
+	go func() { // it comes in as soon as it may, which must not be before the sinks are there
+		_, err := n.Append(t.Context(), tuples("s", 4, 4))
+		waiting <- err
+	}()
 	deliver(t, n, 3)
-	if _, err := n.Append(t.Context(), tuples("s", 4, 4)); err != nil {
+	if err := <-waiting; err != nil {
 		t.Fatal(err)
 	}
 	n.fsm.view(func(s *State) {
