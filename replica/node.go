@@ -456,7 +456,7 @@ func (o *once) warn(ctx context.Context, log *slog.Logger, text, message string,
 	o.said[text] = true
 	o.mu.Unlock()
 	if !said {
-		log.LogAttrs(ctx, slog.LevelWarn, message, attrs...)
+		log.LogAttrs(ctx, slog.LevelWarn, message, attrs...) //nolint:sloglint // callers give constants
 	}
 }
 

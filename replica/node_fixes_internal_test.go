@@ -78,7 +78,7 @@ func TestUnknownKindIsRefusedByTheLeader(t *testing.T) {
 			from.fsm.view(func(s *State) { st, _ = s.Proposer(laneProposer + string(from.identity().id)) })
 			w, r := bufio.NewWriter(conn), bufio.NewReader(conn)
 			cmd := command{Kind: k, Incarnation: st.Incarnation, Number: st.Last + 1}
-			if err := errors.Join(writeForward(w, frameCommand, cmd.appendTo(nil)), w.Flush()); err != nil {
+			if err = errors.Join(writeForward(w, frameCommand, cmd.appendTo(nil)), w.Flush()); err != nil {
 				t.Fatal(err)
 			}
 			what, text, err := readForward(r)

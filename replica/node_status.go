@@ -163,6 +163,22 @@ func (n *Node) Status() Status {
 	return s
 }
 
+// RetainedBytes is the stored size of the batches that the IN buffer holds for a reader, as far as this node knows; 0
+// for one that the state does not have.
+func (n *Node) RetainedBytes(reader string) (bytes int64) {
+	if n.raft() == nil {
+		return 0
+	}
+	n.fsm.view(func(s *State) {
+		for _, r := range s.Cursors(bufferIn).Readers {
+			if r.Name == reader {
+				bytes = int64(r.PendingBytes)
+			}
+		}
+	})
+	return bytes
+}
+
 func (n *Node) describeRaft(s *Status, r *raft.Raft) {
 	switch r.State() {
 	case raft.Leader:

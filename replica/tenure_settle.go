@@ -15,8 +15,8 @@ import (
 // errSettings is a configuration that the state refuses. It stays so until a human changes something.
 var errSettings = errors.New("the settings cannot come into force")
 
-// settle writes what every replica must agree on into the state, if it is not there yet, as far as the state can take it
-// now. What is left waits for a later round.
+// settle writes what every replica must agree on into the state, if it is not there yet, as far as the state can take
+// it now. What is left waits for a later round.
 func (t *Tenure) settle(ctx context.Context) error {
 	want := t.n.config.settings()
 	for _, m := range members(t.n.core) {
@@ -137,7 +137,8 @@ func planReaders(have []logbuffer.Reader, c logbuffer.Cursors, want []logbuffer.
 	return p
 }
 
-// changed returns the wanted readers that there are already, with the sinks that they have, and which are to have others.
+// changed returns the wanted readers that there are already, with the sinks that they have, and says which are to have
+// others.
 func changed(have, want []logbuffer.Reader) (in []logbuffer.Reader, waits []string) {
 	for _, w := range want {
 		i := find(have, w.Name)
@@ -183,24 +184,28 @@ func (p *readerPlan) cure(c *logbuffer.Cursors) string {
 			names = append(names, fmt.Sprintf("%q", r.Name))
 		}
 	}
-	text := "no tuples are taken in until all that is retained is delivered, then the change comes into force; " +
-		"to go on at once configure the sinks as before"
+	text := []string{
+		"no tuples are taken in until all that is retained is delivered, then the change comes into force",
+		"to go on at once configure the sinks as before",
+	}
 	if len(names) > 0 {
-		text += "; tuples are pending for " + strings.Join(names, ", ")
+		text = append(text, "tuples are pending for "+strings.Join(names, ", "))
 	}
 	for _, r := range p.left {
-		text += fmt.Sprintf("; nobody delivers for %q, which is not configured: %s", r.Name, leftCure)
+		text = append(text, fmt.Sprintf("nobody delivers for %q, which is not configured: %s", r.Name, leftCure))
 	}
 	if c.Unread > 0 {
-		text += "; tuples are retained for a sink that nobody reads: configure it under a name or cluster of its own"
+		text = append(text, "tuples are retained for a sink that nobody reads: configure it under a name or cluster of its own")
 	}
-	return text
+	return strings.Join(text, "; ")
 }
 
 // leftCure is what can be done about a reader that is not configured any more.
 const leftCure = "configure it again until they are delivered, or name it among the readers to drop"
 
-func sameReader(a, b logbuffer.Reader) bool { return a.Name == b.Name && slices.Equal(a.Sinks, b.Sinks) }
+func sameReader(a, b logbuffer.Reader) bool {
+	return a.Name == b.Name && slices.Equal(a.Sinks, b.Sinks)
+}
 
 func find(readers []logbuffer.Reader, name string) int {
 	return slices.IndexFunc(readers, func(r logbuffer.Reader) bool { return r.Name == name })

@@ -126,6 +126,9 @@ func TestLedgerIsShown(t *testing.T) {
 	for _, want := range []string{
 		`ftproxy_tuples_total{buffer="in",name="ftproxy",outcome="delivered",reader="http"} 3`,
 		`ftproxy_tuples_total{buffer="in",name="ftproxy",outcome="deduplicated",reader="http"} 1`,
+		`ftproxy_buffer_unread{buffer="in",name="ftproxy"} 0`,
+		`ftproxy_reader_retained_bytes{buffer="in",name="ftproxy",reader="http"} 0`,
+		`ftproxy_reader_left_behind{buffer="in",name="ftproxy",reader="http"} 0`,
 		`ftproxy_leader{name="ftproxy"} 1`,
 		`ftproxy_stage_state{kind="sink",name="ftproxy",stage="http",state="running"} 1`,
 		`ftproxy_requests_total{name="ftproxy",outcome="accepted",source="http"} 4`,

@@ -26,6 +26,7 @@ type config struct {
 	Sessions          int           `env:"SESSIONS" envDefault:"10000" unit:"sessions" min:"1"`
 	SessionAge        time.Duration `env:"SESSION_AGE" envDefault:"24h" unit:"duration"`
 	SinkIdempotent    bool          `env:"SINK_IDEMPOTENT" example:"true"`
+	DropReaders       string        `env:"DROP_READERS" unit:"names" example:"audit"`
 	MaxAttempts       int           `env:"MAX_ATTEMPTS" envDefault:"0" unit:"attempts" min:"0"`
 	Node              string        `env:"NODE" unit:"name" group:"Replication" example:"enrich-0"`
 	Peers             string        `env:"PEERS" unit:"list" example:"a=host0:7400,b=host1:7400,c=host2:7400"`
@@ -61,6 +62,7 @@ type config struct {
 	// What load makes of them.
 
 	sources, sinks []endpoint
+	dropReaders    []string
 	peers          map[string]string
 
 	badCertificates *atomic.Uint64 // times that changed TLS files could not be read

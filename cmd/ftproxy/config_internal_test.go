@@ -123,6 +123,11 @@ func TestEndpoints(t *testing.T) {
 		{"SINK", "http://h/x#y", "what follows # has no meaning"},
 		{"SINK", "tcp://:7000", `":7000" is not host:port`},
 		{"SINK", "tcp://h:1?replies=session", `"session" is none of none, ack`},
+		{"SINK", "ftproxy://h:1?over=drop", "add allow_loss=true, or set over=wait"},
+		{"SINK", "ftproxy://h:1?over=dead-letter", "add allow_loss=true, or set over=wait"},
+		{"SINK", "kafka://b:9092/t?over=drop", "a Kafka sink has no policy but to wait"},
+		{"SINK", "kafka://b:9092/t?mode=plain&over_bytes=1", "a Kafka sink has no policy but to wait"},
+		{"DROP_READERS", "old,http", `"http" is a sink of FTPROXY_SINK`},
 		{"SINK", "nonsense", "is not [name=]url with a known scheme"},
 	} {
 		wrong := mistakesOf(t, relay("FTPROXY_"+tc.variable+"="+tc.text)).Error()
@@ -132,6 +137,14 @@ func TestEndpoints(t *testing.T) {
 		if strings.Contains(wrong, "secret@") {
 			t.Errorf("%s=%s: the message shows the password:\n%s", tc.variable, tc.text, wrong)
 		}
+	}
+}
+
+func TestPoliciesThatAreFine(t *testing.T) {
+	for _, sink := range []string{
+		"ftproxy://h:1?over=drop&allow_loss=true", "ftproxy://h:1?over=wait", "ftproxy://h:1", "http://h?over=drop",
+	} {
+		mustLoad(t, relay("FTPROXY_SINK="+sink))
 	}
 }
 

@@ -184,7 +184,11 @@ func (e *endpoint) parseOptions(variable, query string, wrong *mistakes) {
 	flat := map[string]string{}
 	for key, all := range values {
 		flat[key] = all[0]
-		if !slices.ContainsFunc(fields, func(f field) bool { return f.key == key }) {
+		known := slices.ContainsFunc(fields, func(f field) bool { return f.key == key })
+		if _, kafka := e.options.(*kafkaSink); kafka && (key == "over" || key == "over_bytes") {
+			wrong.add(variable, "", "%q: a Kafka sink has no policy but to wait: giving up tuples would leave its marker "+
+				"behind what is acknowledged; remove the option %q", e.text, key)
+		} else if !known {
 			wrong.add(variable, "", "%q: a %s URL has no option %q; %s", e.text, e.scheme.name, key,
 				didYouMean(key, keys(fields)))
 		} else if len(all) > 1 {

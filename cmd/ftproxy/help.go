@@ -19,10 +19,12 @@ func variableHelp() map[string]string {
 		"SINK_IDEMPOTENT": "declares that the HTTP and TCP receivers drop tuples that they already have (by " +
 			"Idempotency-Key): delivery is then called precise",
 		"MAX_ATTEMPTS": "how often a sink tries a tuple before it becomes a dead letter; 0: for ever",
-		"NODE":         "this node's name among the peers; unset: the host name, or FTPROXY_NAME for a node alone",
-		"PEERS":        "all nodes of the group, this one included, as name=host:port; unset: one node alone",
-		"PEERS_EVEN":   "allows an even number of peers, which survives no more failures than one fewer",
-		"LISTEN":       "where peers reach this node; unset: its address in FTPROXY_PEERS",
+		"DROP_READERS": "sinks (for Kafka: clusters) that are not configured any more and whose pending tuples are to be " +
+			"dropped; while it is unset, the buffer keeps them until the sink is configured again and has delivered them",
+		"NODE":       "this node's name among the peers; unset: the host name, or FTPROXY_NAME for a node alone",
+		"PEERS":      "all nodes of the group, this one included, as name=host:port; unset: one node alone",
+		"PEERS_EVEN": "allows an even number of peers, which survives no more failures than one fewer",
+		"LISTEN":     "where peers reach this node; unset: its address in FTPROXY_PEERS",
 		"DATA_DIR": "the folder of this node's data, used by no other process; unset: ftproxy-data/NAME in the " +
 			"working folder",
 		"ELECTION_TIMEOUT": "how long a leader may be silent before the others elect one; a quarter of it must cover the " +

@@ -31,6 +31,7 @@ func load(environ []string, hostname string) (*config, error) {
 	c.sources = parseEndpoints(prefix+"SOURCE", c.Source, sourceSchemes(), &wrong)
 	c.sinks = parseEndpoints(prefix+"SINK", c.Sink, sinkSchemes(), &wrong)
 	c.peers = parsePeers(c.Peers, &wrong)
+	c.dropReaders = strings.Fields(strings.ReplaceAll(c.DropReaders, ",", " "))
 	c.validate(&wrong)
 	if len(wrong) > 0 {
 		wrong.sort(fields)
@@ -156,7 +157,21 @@ func (c *config) validate(wrong *mistakes) {
 	c.validateReplication(wrong)
 	c.validateTLS(wrong)
 	c.validateKafka(wrong)
+	c.validateSinks(wrong)
 	c.validateRecovery(wrong)
+}
+
+func (c *config) validateSinks(wrong *mistakes) {
+	for i := range c.sinks {
+		e := &c.sinks[i]
+		if o, ok := e.options.(*linkSink); ok && o.Over != "wait" && !o.AllowLoss {
+			wrong.add(prefix+"SINK", "", "%q: over=%s gives up tuples that the receiver then misses, and it would stop the "+
+				"link: add allow_loss=true, or set over=wait", e.text, o.Over)
+		}
+		if name := readerName(e); slices.Contains(c.dropReaders, name) {
+			wrong.add(prefix+"DROP_READERS", "", "%q is a sink of FTPROXY_SINK: take it out of one of the two", name)
+		}
+	}
 }
 
 func (c *config) validateReplication(wrong *mistakes) {

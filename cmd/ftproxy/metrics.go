@@ -101,10 +101,15 @@ func (s *sample) buffers(r *replica.Status) {
 		s.gauge("buffer_max_bytes", "Retained bytes at which sources wait.", float64(b.MaxBytes), "buffer", b.Name)
 		s.gauge("buffer_end", "Offset of the last tuple.", float64(b.End), "buffer", b.Name)
 		s.gauge("buffer_trimmed", "Offset up to which nothing is retained.", float64(b.Trimmed), "buffer", b.Name)
+		s.gauge("buffer_unread", "Retained tuples for sinks that nobody reads.", float64(b.Unread), "buffer", b.Name)
 		for _, reader := range b.Readers {
 			labels := []string{"buffer", b.Name, "reader", reader.Name}
 			s.gauge("reader_acked", "Offset up to which the reader has acknowledged.", float64(reader.Acked), labels...)
 			s.gauge("reader_lag", "Tuples that the reader has not acknowledged.", float64(reader.Retained), labels...)
+			s.gauge("reader_retained_bytes", "Stored size of what the reader has not acknowledged.",
+				float64(reader.RetainedBytes), labels...)
+			s.gauge("reader_left_behind", "Whether the reader has tuples but is not configured any more.",
+				truth(reader.LeftBehind), labels...)
 			for _, x := range []struct {
 				outcome string
 				tuples  uint64

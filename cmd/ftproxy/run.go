@@ -237,11 +237,12 @@ func end(s replica.Status) uint64 {
 	return 0
 }
 
-// pending words what the first reader that is not there yet has left to deliver up to mark.
+// pending words what the first reader that is not there yet has left to deliver up to mark. Nobody delivers for one
+// that is not configured any more.
 func pending(s replica.Status, mark uint64) string {
 	for _, b := range s.Buffers {
 		for _, r := range b.Readers {
-			if b.Name == "in" && r.Retained > 0 && r.Acked < mark {
+			if b.Name == "in" && r.Retained > 0 && r.Acked < mark && !r.LeftBehind {
 				return fmt.Sprintf("sink %s still had %d tuples to deliver", r.Name, r.Retained)
 			}
 		}
@@ -249,25 +250,13 @@ func pending(s replica.Status, mark uint64) string {
 	return ""
 }
 
-// retained estimates the bytes that the buffer holds for a reader: who is last has them all, the others their share.
+// retained is the bytes that the buffer holds for a reader.
 func (n *node) retained(reader string) int64 {
 	replicated := n.gate.node.Load()
 	if replicated == nil {
 		return 0
 	}
-	for _, b := range replicated.Status().Buffers {
-		var own, most uint64
-		for _, r := range b.Readers {
-			most = max(most, r.Retained)
-			if r.Name == reader {
-				own = r.Retained
-			}
-		}
-		if b.Name == "in" && own > 0 {
-			return int64(float64(b.Bytes) * (float64(own) / float64(most)))
-		}
-	}
-	return 0
+	return replicated.RetainedBytes(reader)
 }
 
 func (n *node) readers() []logbuffer.Reader {
@@ -283,7 +272,7 @@ func (n *node) replicaConfig() replica.Config {
 	return replica.Config{
 		Name: c.Name, Node: c.Node, Peers: c.peers, AllowEven: c.PeersEven, ListenAddr: c.Listen, DataDir: c.DataDir,
 		TLS: c.peerTLS(), Insecure: c.Insecure, ElectionTimeout: c.ElectionTimeout, AdminAddr: c.AdminAddr,
-		Readers: n.readers(), Logger: n.log,
+		Readers: n.readers(), DropReaders: c.dropReaders, Logger: n.log,
 		Limits: replica.Limits{
 			BufferBytes: int64(c.BufferMaxBytes), TailBytes: int64(c.BufferTailBytes), SegmentBytes: int64(c.SegmentBytes),
 			TupleBytes: int(c.TupleMaxBytes), SnapshotBytes: int64(c.SnapshotBytes), FreeBytes: int64(c.DiskFreeBytes),

@@ -398,3 +398,37 @@ func signalTo(t *testing.T, cmd *exec.Cmd, s os.Signal) {
 		t.Fatal(err)
 	}
 }
+
+// TestSinkThatIsGone takes a sink with tuples pending out of the configuration, and drops them.
+func TestSinkThatIsGone(t *testing.T) {
+	a, dead := newApp(t, ""), newApp(t, "")
+	dead.answer(http.StatusServiceUnavailable)
+	dir := t.TempDir()
+	r := start(t, dir, "live="+a.URL+" gone="+dead.URL, "FTPROXY_DRAIN_TIMEOUT=100ms")
+	r.ready()
+	r.post("x")
+	a.want(t, "x")
+	if got := r.node.retained("gone"); got <= 0 || r.node.retained("live") != 0 {
+		t.Errorf("%d bytes for the sink that is behind, %d for the other", got, r.node.retained("live"))
+	}
+	r.stop()
+	_ = r.wait() // not drained
+	r = start(t, dir, "live="+a.URL)
+	r.ready()
+	if _, metrics := r.admin("GET", "/metrics"); !strings.Contains(metrics,
+		`ftproxy_reader_left_behind{buffer="in",name="ftproxy",reader="gone"} 1`) {
+		t.Error("the sink left behind is not shown")
+	}
+	r.stop()
+	if err := r.wait(); err != nil {
+		t.Error("the shutdown waited for a sink that there is not:", err)
+	}
+	r = start(t, dir, "live="+a.URL, "FTPROXY_DROP_READERS=gone")
+	r.ready()
+	proxytest.Until(t, patience, "the buffer to be empty", func() bool {
+		b := r.node.gate.node.Load().Status().Buffers[0]
+		return len(b.Readers) == 1 && b.Bytes == 0
+	})
+	r.post("y")
+	a.want(t, "x", "y")
+}
