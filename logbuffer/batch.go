@@ -19,20 +19,20 @@ const (
 	// frameBytes is what stands before a batch's version: its length and its checksum.
 	frameBytes = 8
 	// minTupleBytes is the least that a tuple takes: key, value, number of headers, time, position.
-	minTupleBytes  = 5
-	minHeaderBytes = 2
+	minTupleBytes = 5
 )
 
 // Encoded is one batch in its stored form, with its length and its checksum:
 //
 //	length of the rest after the CRC (4, LE) | CRC-32C of what follows (4, LE) | version (1) | count | first position
-//	| last position | source | partition | sink | tuple × count
+//	| last position | source | partition | sink | headers | tuple × count
 //
-//	tuple  = key | value | number of headers | (header key | header value) × number | time − time before |
-//	         position − position before
+//	tuple   = key | value | headers | time − time before | position − position before
+//	headers = number | (header key | header value) × number
 //
-// Numbers are varints, signed ones zig-zag; positions start from the first position, times from 0. A key or value is
-// its length + 1 and its bytes, 0 being null. An Encoded is never changed once made.
+// The headers that all tuples begin with stand once, before the tuples; a tuple has its further ones. Numbers are
+// varints, signed ones zig-zag; positions start from the first position, times from 0. A key or value is its length + 1
+// and its bytes, 0 being null, but a header's key just its length and its bytes. An Encoded is never changed once made.
 type Encoded []byte
 
 // AppendBatch appends the stored form of b to dst. Rule, After and IDs are not stored: they are judged on arrival.
@@ -49,11 +49,13 @@ func AppendBatch(dst []byte, b *Batch) []byte {
 	dst = appendBytes(dst, b.Source)
 	dst = binary.AppendVarint(dst, int64(b.Partition))
 	dst = appendBytes(dst, b.Sink)
+	shared := sharedHeaders(b.Tuples)
+	dst = appendHeaders(dst, shared)
 	var time int64
 	position := first
 	for i := range b.Tuples {
 		t := &b.Tuples[i]
-		dst = appendTuple(dst, t, time, position)
+		dst = appendTuple(dst, t, len(shared), time, position)
 		time, position = t.Time, t.Position
 	}
 	n := len(dst) - start
@@ -65,14 +67,10 @@ func AppendBatch(dst []byte, b *Batch) []byte {
 	return dst
 }
 
-func appendTuple(dst []byte, t *Tuple, time, position int64) []byte {
+func appendTuple(dst []byte, t *Tuple, shared int, time, position int64) []byte {
 	dst = appendNullable(dst, t.Key)
 	dst = appendNullable(dst, t.Value)
-	dst = binary.AppendUvarint(dst, uint64(len(t.Headers)))
-	for _, h := range t.Headers {
-		dst = appendBytes(dst, h.Key)
-		dst = appendNullable(dst, h.Value)
-	}
+	dst = appendHeaders(dst, t.Headers[shared:])
 	dst = binary.AppendVarint(dst, t.Time-time)
 	return binary.AppendVarint(dst, t.Position-position)
 }
@@ -90,13 +88,13 @@ func NextEncoded(p []byte) (e Encoded, rest []byte, err error) {
 	return Encoded(p[:n:n]), p[n:], nil
 }
 
-// header is the decoded front of a batch; source and sink alias it.
+// header is the decoded front of a batch, up to the shared headers; source and sink alias it.
 type header struct {
 	count        int
 	first, last  int64
 	source, sink []byte
 	partition    int32
-	tuples       []byte
+	rest         []byte
 }
 
 // header parses the front of the batch; ok is false if it does not parse.
@@ -110,9 +108,9 @@ func (e Encoded) header() (h header, ok bool) {
 	h.source = in.bytes()
 	partition := in.varint()
 	h.sink = in.bytes()
-	h.tuples = in.rest
+	h.rest = in.rest
 	h.partition = int32(partition)
-	if in.bad || count > uint64(len(h.tuples)/minTupleBytes) || int64(h.partition) != partition {
+	if in.bad || count > uint64(len(h.rest)/minTupleBytes) || int64(h.partition) != partition {
 		return header{}, false
 	}
 	h.count = int(count)
@@ -184,15 +182,13 @@ func (e Encoded) Check() error {
 	if err != nil {
 		return err
 	}
-	in := parser{rest: h.tuples}
+	in := parser{rest: h.rest}
+	in.skipShared()
 	position := h.first
 	for i := range h.count {
 		in.nullable()
 		in.nullable()
-		for range in.count(minHeaderBytes) {
-			in.bytes()
-			in.nullable()
-		}
+		in.skipHeaders()
 		in.varint()
 		delta := in.varint()
 		position += delta
@@ -211,7 +207,8 @@ func ended(in *parser, h header, position int64) error {
 	return nil
 }
 
-// Decode checks the batch and returns it. Keys and values alias e. Errors are those of Check.
+// Decode checks the batch and returns it. Keys and values alias e, and the tuples without headers of their own have one
+// slice of headers in common. Errors are those of Check.
 func (e Encoded) Decode() (Batch, error) {
 	h, err := e.intact()
 	if err != nil {
@@ -221,18 +218,14 @@ func (e Encoded) Decode() (Batch, error) {
 	if h.count > 0 {
 		b.Tuples = make([]Tuple, h.count)
 	}
-	in := parser{rest: h.tuples}
+	in := parser{rest: h.rest}
+	shared := in.sharedHeaders()
 	var time int64
 	position := h.first
 	for i := range b.Tuples {
 		t := &b.Tuples[i]
 		t.Key, t.Value = in.nullable(), in.nullable()
-		if n := in.count(minHeaderBytes); n > 0 {
-			t.Headers = make([]Header, n)
-		}
-		for j := range t.Headers {
-			t.Headers[j] = Header{Key: string(in.bytes()), Value: in.nullable()}
-		}
+		t.Headers = in.headers(shared)
 		time += in.varint()
 		delta := in.varint()
 		position += delta

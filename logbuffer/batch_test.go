@@ -61,8 +61,13 @@ func TestBatchRoundTrip(t *testing.T) {
 // TestBatchDamage flips every bit and cuts at every length: nothing passes, nothing panics.
 func TestBatchDamage(t *testing.T) {
 	t.Parallel()
-	b := fullBatch()
-	whole := logbuffer.Encoded(logbuffer.AppendBatch(nil, &b))
+	for _, b := range []logbuffer.Batch{fullBatch(), sharingBatch()} {
+		testDamage(t, logbuffer.AppendBatch(nil, &b))
+	}
+}
+
+func testDamage(t *testing.T, whole logbuffer.Encoded) {
+	t.Helper()
 	for i := range len(whole) * 8 {
 		e := slices.Clone(whole)
 		e[i/8] ^= 1 << (i % 8)
@@ -143,11 +148,17 @@ func TestNextEncodedLength(t *testing.T) {
 
 func TestCut(t *testing.T) {
 	t.Parallel()
-	b := fullBatch()
+	for _, b := range []logbuffer.Batch{fullBatch(), sharingBatch()} {
+		testCut(t, b)
+	}
+}
+
+func testCut(t *testing.T, b logbuffer.Batch) {
+	t.Helper()
 	e := logbuffer.Encoded(logbuffer.AppendBatch(nil, &b))
 	for mask := range 1 << len(b.Tuples) {
 		keep := make([]bool, len(b.Tuples))
-		want := fullBatch()
+		want := b
 		want.Tuples = nil
 		for i := range keep {
 			if keep[i] = mask>>i&1 == 1; keep[i] {
@@ -176,12 +187,12 @@ func TestCut(t *testing.T) {
 			}
 		}
 	}
-	if _, err := logbuffer.Cut(e, make([]bool, 4)); !errors.Is(err, logbuffer.ErrCorrupt) {
+	if _, err := logbuffer.Cut(e, make([]bool, len(b.Tuples)-1)); !errors.Is(err, logbuffer.ErrCorrupt) {
 		t.Errorf("a judgement missing: %v", err)
 	}
 	e = slices.Clone(e)
 	e[20] ^= 1
-	if _, err := logbuffer.Cut(e, make([]bool, 5)); !errors.Is(err, logbuffer.ErrCorrupt) {
+	if _, err := logbuffer.Cut(e, make([]bool, len(b.Tuples))); !errors.Is(err, logbuffer.ErrCorrupt) {
 		t.Errorf("a damaged batch: %v", err)
 	}
 }
@@ -197,7 +208,9 @@ func TestPeeksDoNotAllocate(t *testing.T) {
 func FuzzBatch(f *testing.F) {
 	b := fullBatch()
 	f.Add(logbuffer.AppendBatch(nil, &b)[8:])
-	f.Add([]byte{1, 0, 0, 0, 0, 0, 0})
+	sharing := sharingBatch()
+	f.Add(logbuffer.AppendBatch(nil, &sharing)[8:])
+	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if e, rest, err := logbuffer.NextEncoded(body); err == nil && len(e)+len(rest) != len(body) {
 			t.Fatalf("%d bytes became %d and %d", len(body), len(e), len(rest))

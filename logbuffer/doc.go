@@ -12,6 +12,7 @@
 //	tuple.go     tuples, batches, receipts, readers, letters; the error classes
 //	wire.go      encoding of fields and frames
 //	batch.go     the stored form of a batch, Cut, the running hash
+//	headers.go   the headers that the tuples of a batch have in common
 //	fs.go        FS, the folder of files, and the operating system's
 //	folder.go    Folder: who still names a file; sync and unlink
 //	segment.go   the format of a segment file, its writer and its scanner

@@ -44,6 +44,8 @@ func TestGoldenFormats(t *testing.T) {
 	t.Parallel()
 	full := fullBatch()
 	golden(t, "batch", logbuffer.AppendBatch(nil, &full))
+	sharing := sharingBatch()
+	golden(t, "sharing", logbuffer.AppendBatch(nil, &sharing))
 
 	disk := newSimDisk(newRand(1))
 	folder := openFolder(t, disk)
