@@ -201,10 +201,22 @@ const crowdedPause = 2 * time.Second
 
 // crowded tells whether the disk is nearly full and a snapshot makes room: the newest one names files whose tuples were
 // trimmed since. While tuples wait for room, too little log is written to bring the next snapshot, which would be the
-// only thing to make some.
+// only thing to make some. On a disk that others have filled to the brim it could not be written.
 func (n *Node) crowded(trimmed uint64) bool {
-	return !n.config.hooks.cramped && errors.Is(n.store.space.check(), logbuffer.ErrUnavailable) &&
-		n.trimmed() > trimmed
+	space := n.store.space
+	if n.config.hooks.cramped || !errors.Is(space.check(), logbuffer.ErrUnavailable) {
+		return false
+	}
+	var now uint64
+	var tails int64 // what sealing writes at most
+	n.fsm.view(func(s *State) {
+		for _, name := range []string{bufferIn, bufferOut} {
+			c := s.Cursors(name)
+			now += c.Trimmed
+			tails += min(int64(c.Bytes), n.config.Limits.TailBytes)
+		}
+	})
+	return now > trimmed && space.room(tails) == nil
 }
 
 // trimmed counts the tuples that were trimmed from the buffers.
