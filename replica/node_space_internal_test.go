@@ -47,7 +47,7 @@ func freedByDelivery(t *testing.T, cramped bool, within time.Duration) error {
 		b := logbuffer.Batch{
 			Source: "s", Rule: logbuffer.RuleDense, Tuples: []logbuffer.Tuple{{Value: value, Position: int64(i + 1)}},
 		}
-		if _, err := n.Append(t.Context(), b); err != nil {
+		if _, err = n.Append(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 	}
