@@ -195,7 +195,7 @@ func (p *readerPlan) cure(c *logbuffer.Cursors) string {
 		text = append(text, fmt.Sprintf("nobody delivers for %q, which is not configured: %s", r.Name, leftCure))
 	}
 	if c.Unread > 0 {
-		text = append(text, "tuples are retained for a sink that nobody reads: configure it under a name or cluster of its own")
+		text = append(text, "tuples are retained for a sink that nobody reads: configure it under a name of its own")
 	}
 	return strings.Join(text, "; ")
 }
