@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"ftproxy/proxy"
 )
@@ -55,6 +56,7 @@ func (s *Sink) Mutate(m Mutant) { s.mutant = m }
 // Mutants, one protection off each.
 func NoSentinel() Mutant     { return mutant{noSentinel: true} }
 func BareInit() Mutant       { return mutant{bareInit: true} }
+func InitUnchecked() Mutant  { return mutant{initUnchecked: true} }
 func TrustUnknown() Mutant   { return mutant{trustUnknown: true} }
 func TornRange() Mutant      { return mutant{tornRange: true} }
 func UnstableAbsent() Mutant { return mutant{unstableAbsent: true} }
@@ -83,6 +85,16 @@ func Inflate(limit int, src []byte, codec int8) ([]byte, error) {
 	f := newInflater(limit)
 	defer f.close()
 	return f.Decompress(src, kgo.CompressionCodecType(codec))
+}
+
+// StaleAnswer lets a fetcher take the answer for offset asked of a partition whose next offset is due. It returns what
+// is due then.
+func StaleAnswer(due, asked int64) int64 {
+	r := &reading{s: &Source{}}
+	p := &part{topic: "t", next: due, queue: make(chan chunk, queuedChunks)}
+	f := &fetcher{r: r, inflate: newInflater(1 << 20)}
+	f.take(wanted{p, asked}, &kmsg.FetchResponseTopicPartition{LastStableOffset: asked})
+	return p.next
 }
 
 // Held is how many bytes are fetched and not yet in the log.

@@ -101,6 +101,25 @@ func (f *feed) cut(end int) []logbuffer.Stored {
 	return taken
 }
 
+// giveBack puts items of the last range in front of what is read.
+func (f *feed) giveBack(items []logbuffer.Stored) {
+	f.items = slices.Concat(items, f.items)
+	f.bytes = size(f.items)
+}
+
+// middle is the place of a Commit's end nearest to the middle of a range, 0 if it has none but its own end.
+func middle(items []logbuffer.Stored) int {
+	half := len(items) / 2
+	for i := range half + 1 {
+		for _, n := range []int{half - i, half + i} {
+			if n > 0 && n < len(items) && items[n-1].Boundary {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
 func size(items []logbuffer.Stored) (bytes int) {
 	for i := range items {
 		bytes += len(items[i].Data)

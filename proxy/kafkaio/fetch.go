@@ -64,6 +64,7 @@ type fetcher struct {
 	node    int32
 	wake    chan struct{}
 	inflate *inflater
+	turn    int // which partition is asked for first
 }
 
 // ensureFetcher starts the fetcher of a broker if there is none. r.mu is held.
@@ -161,6 +162,10 @@ func (f *fetcher) eligible() (parts []wanted, rest bool) {
 		}
 		parts = append(parts, wanted{p, p.next})
 	}
+	if n := len(parts); n > 0 { // a batch above partitionBytes, or fetchBytes in all, comes only if it stands first
+		f.turn++
+		parts = slices.Concat(parts[f.turn%n:], parts[:f.turn%n])
+	}
 	return parts, rest
 }
 
@@ -207,9 +212,12 @@ func (f *fetcher) take(w wanted, rp *kmsg.FetchResponseTopicPartition) {
 		f.r.fail(err)
 		return
 	}
-	p.end.Store(rp.LastStableOffset)
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
+	if p.next != w.next { // another broker, which leads now, was asked meanwhile and answered before
+		return
+	}
+	p.end.Store(rp.LastStableOffset)
 	p.sick, p.next = nil, next
 	if len(c.tuples) > 0 {
 		p.queued++
@@ -294,6 +302,10 @@ func (r *reading) appendSome(ctx context.Context, p *part, tuples []logbuffer.Tu
 	waits := proxy.Backoff{Min: 20 * time.Millisecond, Max: 2 * time.Second}
 	for {
 		receipts, err := r.in.Append(ctx, b)
+		if err == nil && len(receipts) == 1 && receipts[0].Code == logbuffer.CodeFull {
+			err = fmt.Errorf("partition %d of %s is new, and the log knows as many sources as its settings allow: raise their "+
+				"number", p.partition, p.topic)
+		}
 		switch {
 		case err == nil && (len(receipts) != 1 || receipts[0].Code != logbuffer.CodeDone):
 			return fmt.Errorf("%w: the log answers a batch of %s with %v", logbuffer.ErrCorrupt, p.source, receipts)

@@ -115,17 +115,6 @@ func parseRefusal(text string) (r refusal, err error) {
 	return r, err
 }
 
-// addRefusal adds one offset to the runs; offsets come in ascending order per route.
-func addRefusal(runs []refusal, label string, why reason, offset uint64) []refusal {
-	for i := len(runs) - 1; i >= 0 && runs[i].label == label; i-- {
-		if runs[i].reason == why && runs[i].last+1 == offset {
-			runs[i].last = offset
-			return runs
-		}
-	}
-	return append(runs, refusal{label, why, offset, offset})
-}
-
 // placed is what the take-over knows when it judges the marker.
 type placed struct {
 	lineage, buffer string

@@ -3,7 +3,6 @@ package kafkaio
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -74,10 +73,9 @@ func (r *run) writePlain(ctx context.Context, w *writer, items []logbuffer.Store
 			return err
 		}
 	}
-	if err := r.out.Ack(ctx, logbuffer.Ack{UpTo: p.last, Dead: p.letters}); err != nil {
-		return fmt.Errorf("acknowledging offset %d: %w", p.last, err)
+	if err := r.acknowledge(ctx, p.last, p.letters); err != nil {
+		return err
 	}
-	r.s.stats.dead.Add(uint64(len(p.letters)))
 	clear(r.refused)
 	return nil
 }

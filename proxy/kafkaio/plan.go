@@ -27,8 +27,7 @@ type batch struct {
 
 // plan is a range of the buffer as what has to be written.
 type plan struct {
-	last, hash uint64 // where the range ends
-	records    int
+	last, hash uint64             // where the range ends
 	batches    map[place][]*batch // in order
 	refused    []refusal
 	letters    []logbuffer.Letter
@@ -56,6 +55,7 @@ type planner struct {
 	now     int64
 	plan    *plan
 	open    map[place]*opened
+	newest  map[string]int // the last run of plan.refused, by label
 }
 
 // opened is a batch that still grows.
@@ -72,6 +72,7 @@ func (r *run) planRange(items []logbuffer.Stored, after uint64, only map[cut]boo
 	p := &planner{
 		r: r, lineage: []byte(r.out.Lineage()), after: after, only: only, now: time.Now().UnixMilli(),
 		plan: &plan{last: end.Last, hash: end.Hash, batches: map[place][]*batch{}}, open: map[place]*opened{},
+		newest: map[string]int{},
 	}
 	for i := range items {
 		b, err := items[i].Decode()
@@ -157,7 +158,6 @@ func (p *planner) write(b *logbuffer.Batch, index int, c cut) {
 		if last == 0 {
 			delete(p.plan.batches, at)
 		}
-		p.plan.records -= sealed.count
 		p.refuse(b, index, c, tooLarge)
 	}
 }
@@ -170,12 +170,18 @@ func (p *planner) seal(at place) *batch {
 		data: sealBatch(o.records, len(o.cuts), o.first, o.maxTime, p.r.s.codec), count: len(o.cuts), cuts: o.cuts,
 	}
 	p.plan.batches[at] = append(p.plan.batches[at], b)
-	p.plan.records += b.count
 	return b
 }
 
+// refuse leaves a tuple out; offsets come in ascending order.
 func (p *planner) refuse(b *logbuffer.Batch, index int, c cut, why reason) {
-	p.plan.refused = addRefusal(p.plan.refused, c.label, why, c.offset)
+	runs := p.plan.refused
+	if i, ok := p.newest[c.label]; ok && runs[i].reason == why && runs[i].last+1 == c.offset {
+		runs[i].last = c.offset
+	} else {
+		p.newest[c.label] = len(runs)
+		p.plan.refused = append(runs, refusal{c.label, why, c.offset, c.offset})
+	}
 	p.plan.letters = append(p.plan.letters, p.r.letter(b, index, c, why))
 }
 

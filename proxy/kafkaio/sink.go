@@ -67,6 +67,7 @@ type Sink struct {
 type mutant struct {
 	noSentinel     bool // read the marker without the sentinel
 	bareInit       bool // bare InitProducerId between transactions
+	initUnchecked  bool // repeat InitProducerId without asking whether we still lead
 	trustUnknown   bool // take an unknown EndTxn for a commit
 	tornRange      bool // end ranges anywhere, not only where a Commit ended
 	freshSequences bool // number a retried batch anew
@@ -138,8 +139,8 @@ func NewSink(cfg SinkConfig) (*Sink, error) {
 	seen := map[string]bool{}
 	s := &Sink{refreshFirst: time.Minute, refreshEvery: refreshEvery}
 	for label, topic := range cfg.Routes {
-		if !validTopic(topic) {
-			errs = append(errs, fmt.Errorf("%q is not a name of a Kafka topic", topic))
+		if !validTopic(topic) || topic == ownTopic(cfg.Name) {
+			errs = append(errs, fmt.Errorf("%q is not a name of a Kafka topic that can be written to", topic))
 		}
 		if seen[topic] {
 			errs = append(errs, fmt.Errorf("two sinks write to the topic %q", topic))

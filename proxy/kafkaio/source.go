@@ -100,8 +100,8 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 		errs = append(errs, errors.New("a Kafka source needs a topic"))
 	}
 	for _, t := range cfg.Topics {
-		if !validTopic(t) {
-			errs = append(errs, fmt.Errorf("%q is not a name of a Kafka topic", t))
+		if !validTopic(t) || t == ownTopic(cfg.Name) { // a start noted for the own topic would be the sink's marker
+			errs = append(errs, fmt.Errorf("%q is not a name of a Kafka topic that can be read", t))
 		}
 	}
 	start, err := parseStart(cfg.Start)

@@ -1,11 +1,13 @@
 package kafkaio
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -271,7 +273,7 @@ func (r *run) decide(ctx context.Context, text string, absent bool) (m marker, a
 
 // confirm acknowledges what a former owner wrote but could not acknowledge, with the dead letters it meant to write.
 func (r *run) confirm(ctx context.Context, m marker, acked uint64) error {
-	ack := logbuffer.Ack{UpTo: m.n}
+	var letters []logbuffer.Letter
 	for after := acked; len(m.refused) > 0 && !r.s.mutant.noLetters && after < m.n; {
 		items, err := r.out.Read(ctx, after, r.cfg.TxnBytes)
 		if err != nil {
@@ -285,15 +287,39 @@ func (r *run) confirm(ctx context.Context, m marker, acked uint64) error {
 			if err != nil {
 				return err
 			}
-			ack.Dead = append(ack.Dead, r.lettersOf(&b, items[i].First, acked, m.refused)...)
+			letters = append(letters, r.lettersOf(&b, items[i].First, acked, m.refused)...)
 		}
 		after = items[len(items)-1].Last
 	}
-	if err := r.out.Ack(ctx, ack); err != nil {
-		return fmt.Errorf("acknowledging what the former owner wrote: %w", err)
+	return r.acknowledge(ctx, m.n, letters)
+}
+
+// maxLetterBytes bounds the dead letters in one acknowledgement, unless those of one tuple are larger.
+const maxLetterBytes = 256 << 10
+
+// acknowledge confirms all up to an offset with its dead letters, in as many entries of the log as these need.
+func (r *run) acknowledge(ctx context.Context, upTo uint64, letters []logbuffer.Letter) error {
+	slices.SortStableFunc(letters, func(a, b logbuffer.Letter) int { return cmp.Compare(a.From, b.From) })
+	for {
+		n, bytes := 0, 0
+		for ; n < len(letters); n++ {
+			bytes += recordBound(&letters[n].Tuple, 0)
+			if n > 0 && bytes > maxLetterBytes && letters[n].From > letters[n-1].From {
+				break
+			}
+		}
+		ack := logbuffer.Ack{UpTo: upTo, Dead: letters[:n]}
+		if n < len(letters) {
+			ack.UpTo = letters[n-1].From
+		}
+		if err := r.out.Ack(ctx, ack); err != nil {
+			return fmt.Errorf("acknowledging offset %d: %w", ack.UpTo, err)
+		}
+		r.s.stats.dead.Add(uint64(n))
+		if letters = letters[n:]; len(letters) == 0 {
+			return nil
+		}
 	}
-	r.s.stats.dead.Add(uint64(len(ack.Dead)))
-	return nil
 }
 
 // lettersOf makes the dead letters of a batch from the runs of refused offsets.

@@ -267,7 +267,7 @@ func (c *cluster) ensureOwnTopic(ctx context.Context, name string, replication i
 			return fmt.Errorf("the brokers say nothing about the topic %s", topicName)
 		}
 		switch err := kerr.ErrorForCode(m.Topics[0].ErrorCode); {
-		case err == nil && len(m.Topics[0].Partitions) < 2:
+		case err == nil && len(m.Topics[0].Partitions) < markerPartitions:
 			return &proxy.Halt{Cause: fmt.Errorf("the topic %s has %d partitions, ftproxy needs %d: add partitions to it",
 				topicName, len(m.Topics[0].Partitions), markerPartitions)}
 		case err == nil:

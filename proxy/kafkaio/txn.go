@@ -36,7 +36,7 @@ func (r *run) transactions(ctx context.Context, o *owner) error {
 		}
 		p := &plan{last: o.after, hash: o.hash, batches: nil}
 		if len(items) > 0 {
-			if p, err = r.planRange(items, o.after, nil); err != nil {
+			if p, err = r.planFitting(f, items, o.after); err != nil {
 				return err
 			}
 		}
@@ -45,6 +45,28 @@ func (r *run) transactions(ctx context.Context, o *owner) error {
 		}
 		refresh.Reset(r.s.refreshEvery)
 	}
+}
+
+// planFitting plans a range. It gives back the range's end while the marker cannot name all that Kafka refuses of it.
+func (r *run) planFitting(f *feed, items []logbuffer.Stored, after uint64) (*plan, error) {
+	for {
+		p, err := r.planRange(items, after, nil)
+		if err != nil || len(r.markerOf(p).String()) <= maxMarker {
+			return p, err
+		}
+		n := middle(items)
+		if n == 0 {
+			return nil, &proxy.Halt{Cause: fmt.Errorf("the marker at offset %d would be larger than the %d bytes that Kafka "+
+				"takes: too many tuples that were committed together are refused by Kafka: %v…; give their topics larger limits "+
+				"or rights", p.last, maxMarker, p.letters[0].Reason)}
+		}
+		f.giveBack(items[n:])
+		items = items[:n]
+	}
+}
+
+func (r *run) markerOf(p *plan) marker {
+	return marker{lineage: r.out.Lineage(), buffer: r.out.Buffer(), n: p.last, hash: p.hash, refused: p.refused}
 }
 
 // transact writes a plan and its marker as one transaction, acknowledges it, and prepares the next.
@@ -57,10 +79,9 @@ func (r *run) transact(ctx context.Context, o *owner, p *plan) error {
 	}
 	r.s.stats.transactions.Add(1)
 	if p.last > o.after {
-		if err := r.out.Ack(ctx, logbuffer.Ack{UpTo: p.last, Dead: p.letters}); err != nil {
-			return fmt.Errorf("acknowledging offset %d: %w", p.last, err)
+		if err := r.acknowledge(ctx, p.last, p.letters); err != nil {
+			return err
 		}
-		r.s.stats.dead.Add(uint64(len(p.letters)))
 		clear(r.refused)
 	} else if err := r.out.Barrier(ctx); err != nil { // like Ack, it tells that we still lead
 		return stepDownError{err}
@@ -95,6 +116,13 @@ func (r *run) nextEpoch(ctx context.Context, who producer) (producer, error) {
 		if err := waits.Wait(ctx); err != nil {
 			return producer{}, err
 		}
+		if r.s.mutant.initUnchecked {
+			continue
+		}
+		// Even one that is refused aborts the open transaction of a new owner.
+		if err := r.out.Barrier(ctx); err != nil {
+			return producer{}, fmt.Errorf("before another InitProducerId: %w", err)
+		}
 	}
 }
 
@@ -108,13 +136,7 @@ func (r *run) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 func (r *run) commit(ctx context.Context, who producer, p *plan) error {
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
-	m := marker{lineage: r.out.Lineage(), buffer: r.out.Buffer(), n: p.last, hash: p.hash, refused: p.refused}
-	text := m.String()
-	if len(text) > maxMarker {
-		return &proxy.Halt{Cause: fmt.Errorf("the marker at offset %d has %d bytes, Kafka takes %d: too many tuples of one "+
-			"range are refused by Kafka: %v…; give their topics larger limits or rights", p.last, len(text), maxMarker,
-			p.letters[0].Reason)}
-	}
+	text := r.markerOf(p).String()
 	id := r.txnID()
 	if err := r.addPartitions(ctx, id, who, p); err != nil {
 		return err
