@@ -89,6 +89,9 @@ type hooks struct {
 	twist uint64
 	// cramped takes no snapshots to make room on a disk that is nearly full.
 	cramped bool
+	// unvoted calls a node ready that has no vote; unheld takes tuples in while a change of readers waits; anyKind
+	// forwards commands of kinds that the leader does not know; judgedAlone lets a lone voter stop for a judgement.
+	unvoted, unheld, anyKind, judgedAlone bool
 }
 
 func (h *hooks) version() int {

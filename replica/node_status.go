@@ -250,8 +250,8 @@ func (n *Node) LeaderAdmin() string {
 	return n.contacts[string(leader)]
 }
 
-// Ready returns nil if the node takes tuples: it is a member, knows a leader, and once applied what was committed.
-// Otherwise the error says what it waits for.
+// Ready returns nil if the node takes tuples and counts for the quorum, so that another one may be stopped or replaced:
+// it has its vote, knows a leader, and once applied what was committed. Otherwise the error says what it waits for.
 func (n *Node) Ready() error {
 	why := n.notReady()
 	if why == nil {
@@ -290,6 +290,26 @@ func (n *Node) notReady() error {
 	}
 	if !n.caughtUp.Load() {
 		return fmt.Errorf("applied entry %d of %d", r.AppliedIndex(), r.CommitIndex())
+	}
+	return n.unvoted(r)
+}
+
+// unvoted returns an error while the group can do without this node but not the other way round: it has no vote in the
+// latest configuration, or a server that it replaces is still there.
+func (n *Node) unvoted(r *raft.Raft) error {
+	if n.config.hooks.unvoted {
+		return nil
+	}
+	me := string(n.identity().id)
+	voter := false
+	for _, m := range members(r) {
+		if m.Node == n.config.Node && m.ID != me {
+			return fmt.Errorf("the group still has server %s of this node's name", m.ID)
+		}
+		voter = voter || m.Voter && m.ID == me
+	}
+	if !voter {
+		return errors.New("the group has not given this node its vote yet")
 	}
 	return nil
 }

@@ -1,0 +1,58 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRollingWipeKeepsTheGroup replaces the data of one node after the other, each as soon as the one before is ready,
+// as an orderly roll-out does.
+func TestRollingWipeKeepsTheGroup(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		if err := rollingWipe(t, false); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestMutantReadyWithoutAVote(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		if rollingWipe(t, true) == nil {
+			t.Error("a group whose nodes are ready before they have a vote went on")
+		}
+	})
+}
+
+func rollingWipe(t *testing.T, unvoted bool) error {
+	t.Helper()
+	c := newCluster(t, func(c *Config) { c.hooks.unvoted = unvoted })
+	defer c.stop()
+	c.ready()
+	if _, err := c.node("a").Append(t.Context(), tuples("s", 1, 5)); err != nil {
+		return err
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		c.kill(name)
+		if err := os.RemoveAll(filepath.Join(c.dir, name)); err != nil {
+			return err
+		}
+		n := c.start(name)
+		for began := time.Now(); n.Ready() != nil; wait(t.Context(), 10*time.Millisecond) {
+			if err := errors.Join(n.ctx.Err(), n.Err()); err != nil || time.Since(began) > time.Minute {
+				return fmt.Errorf("node %s: %w", name, errors.Join(err, n.Ready()))
+			}
+		}
+	}
+	last, known, err := c.node("a").Position(t.Context(), "s")
+	if err != nil || !known || last != 5 {
+		return fmt.Errorf("position %d, known %v: %w", last, known, err)
+	}
+	return nil
+}
