@@ -14,7 +14,8 @@
 //	batch.go     the stored form of a batch, Cut, the running hash
 //	headers.go   the headers that the tuples of a batch have in common
 //	fs.go        FS, the folder of files, and the operating system's
-//	folder.go    Folder: who still names a file; sync and unlink
+//	folder.go    Folder: who still names a file, and unlinking
+//	syncing.go   Folder: making files durable, early and at last
 //	segment.go   the format of a segment file, its writer and its scanner
 //	tail.go      the newest batches in memory
 //	buffer.go    Buffer: append, spill, seal, trim, invariants

@@ -6,6 +6,9 @@ func SetMutants(f *Folder, skipCRC, rewriteSealed, ignorePins bool) {
 	f.mutant = mutants{skipCRC: skipCRC, rewriteSealed: rewriteSealed, ignorePins: ignorePins}
 }
 
+// SetSyncOnce makes the folder believe that a file synced once stays so.
+func SetSyncOnce(f *Folder) { f.mutant.syncOnce = true }
+
 // SetToken fixes what is random in the names of files.
 func SetToken(f *Folder, token string) { f.token = token }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -15,7 +13,7 @@ import (
 const segmentSuffix = ".seg"
 
 // Folder counts who still names a segment file: live buffers, and the manifests that are kept. The last Unpin unlinks.
-// All methods may be called concurrently; none but Sync waits for what was written to reach the disk.
+// All methods may be called concurrently; none but Sync and SyncEarly waits for what was written to reach the disk.
 type Folder struct {
 	fs FS
 	// token stands in the names of the files made here: no other Folder, before or after, on this node or another, makes
@@ -27,17 +25,22 @@ type Folder struct {
 	// chunk is what a scanner reads at least at a time, interval the bytes between two entries of a segment's index;
 	// tests make them small.
 	chunk, interval uint64
+	early           early
+
+	// syncing is held while files are synced: an operating system tells of a failed write only once, and everybody who
+	// relies on it must learn of that.
+	syncing sync.Mutex
 
 	mu   sync.Mutex
-	made uint64          // guarded by mu: files made here; numbers their names
-	pins map[string]int  // guarded by mu: > 0 for every name in it
-	open map[string]File // guarded by mu: made here and not yet synced; the handle sees every write error
-	lost error           // guarded by mu: the first failed sync; never retried
+	made uint64               // guarded by mu: files made here; numbers their names
+	pins map[string]int       // guarded by mu: > 0 for every name in it
+	open map[string]*madeFile // guarded by mu: made here and not given to Sync yet; the handle sees every write error
+	lost error                // guarded by mu: the first failed sync; never retried
 }
 
 // mutants switch protections off, one each; only tests set them.
 type mutants struct {
-	skipCRC, rewriteSealed, ignorePins bool
+	skipCRC, rewriteSealed, ignorePins, syncOnce bool
 }
 
 // OpenFolder returns a Folder in which nothing is pinned yet. It does not look at the files: pin what the manifests
@@ -49,7 +52,7 @@ func OpenFolder(files FS) (*Folder, error) {
 	}
 	return &Folder{
 		fs: files, token: fmt.Sprintf("%x", b), chunk: chunkBytes, interval: indexEvery,
-		pins: map[string]int{}, open: map[string]File{},
+		pins: map[string]int{}, open: map[string]*madeFile{},
 	}, nil
 }
 
@@ -149,15 +152,16 @@ func (f *Folder) create(name string) (File, error) {
 	if f.pins[name] > 0 {
 		return nil, fmt.Errorf("create %s: it is in use: %w", name, fs.ErrExist)
 	}
-	file, err := f.fs.Create(name)
+	made, err := f.fs.Create(name)
 	if errors.Is(err, fs.ErrExist) {
 		if err = f.unlink(name); err == nil {
-			file, err = f.fs.Create(name)
+			made, err = f.fs.Create(name)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create %s: %w", name, err)
 	}
+	file := &madeFile{File: made, early: &f.early}
 	f.pins[name] = 1
 	f.open[name] = file
 	return file, nil
@@ -175,52 +179,3 @@ func (f *Folder) createNext(buffer string, first uint64) (string, File, error) {
 
 // Open opens a file for reading. The caller closes it; it stays readable after its last Unpin.
 func (f *Folder) Open(name string) (File, error) { return f.fs.Open(name) }
-
-// Sync makes the files and then the folder durable; it waits for the disk, without holding up other calls. A sync that
-// failed is never tried again: from then on every Sync fails with the same error, since what the disk holds is unknown.
-// The files must be sealed (or received whole).
-func (f *Folder) Sync(names ...string) error {
-	files, err := f.unsynced(names)
-	if err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err = files[name].Sync(); err != nil {
-			err = fmt.Errorf("sync %s: %w", name, err)
-			break
-		}
-	}
-	if err == nil {
-		err = f.fs.SyncFolder()
-	}
-	f.mu.Lock()
-	if f.lost == nil {
-		f.lost = err
-	}
-	err = f.lost // perhaps that of a call at the same time: an operating system tells of a failure only once
-	for name := range files {
-		if open, ok := f.open[name]; ok && err == nil {
-			delete(f.open, name)
-			_ = open.Close() // synced: closing has nothing left to report
-		}
-	}
-	f.mu.Unlock()
-	return errors.Join(err, f.Unpin(slices.Collect(maps.Keys(files))...))
-}
-
-// unsynced returns the open handles among the named files and pins these files.
-func (f *Folder) unsynced(names []string) (map[string]File, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.lost != nil {
-		return nil, f.lost
-	}
-	files := map[string]File{}
-	for _, name := range names {
-		if file, ok := f.open[name]; ok && files[name] == nil {
-			files[name] = file
-			f.pins[name]++
-		}
-	}
-	return files, nil
-}

@@ -87,26 +87,6 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	}
 }
 
-// TestFailedSyncFailsSyncsBesideIt: the operating system tells of a failed write once, to one of two calls.
-func TestFailedSyncFailsSyncsBesideIt(t *testing.T) {
-	t.Parallel()
-	b, folder, disk := newBuffer(t)
-	fill(b, 10)
-	must(t, b.Seal())
-	name := b.SegmentNames()[0]
-	want := errors.New("input/output error")
-	disk.onSync = func() {
-		disk.onSync, disk.syncErr = nil, want
-		if err := folder.Sync(name); !errors.Is(err, want) {
-			t.Errorf("the inner sync: %v", err)
-		}
-		disk.syncErr = nil
-	}
-	if err := folder.Sync(name); !errors.Is(err, want) {
-		t.Errorf("the outer sync: %v", err)
-	}
-}
-
 // TestDamageIsReported: who owns the folder learns of what readers find, and of nothing that was only trimmed.
 func TestDamageIsReported(t *testing.T) {
 	t.Parallel()

@@ -294,6 +294,10 @@ func (s *sim) run(n int) (err error) {
 				return err
 			}
 			s.checkFiles()
+		case 4, 5, 6:
+			if err := s.folder.SyncEarly(); err != nil {
+				return err
+			}
 		case 2:
 			s.restart()
 			s.m.compare(s.t, s.b)

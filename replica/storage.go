@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,6 +24,8 @@ import (
 type storageConfig struct {
 	// dir is the data folder; it is created if missing.
 	dir string
+	// operator is the name of the operator that the data belongs to.
+	operator string
 	// node is the node's name, the first part of its server id.
 	node string
 	// snapshotBytes is the log between snapshots, minFree the free space below which tuples are refused; see freeSpace.
@@ -69,7 +72,15 @@ type storage struct {
 	fs     files
 	root   *os.Root
 	unlock func()
+
+	// early syncs segments while they grow, until stop is closed.
+	early sync.WaitGroup
+	stop  chan struct{}
 }
+
+// earlyBytes is how much is written to segments before it is synced: all of it at the next snapshot would hold up the
+// log, which is on the same disk.
+const earlyBytes = 4 << 20
 
 // openStorage opens the data folder, or begins one with a fresh server id. An error wraps ErrQuarantined if the data is
 // damaged or incomplete: nothing was changed then, and prepareNext and moveAside lead on. Else it wraps ErrStorage,
@@ -86,14 +97,16 @@ func openStorage(c storageConfig) (*storage, error) {
 	if err = ensureData(c); err != nil {
 		return nil, fmt.Errorf("%w: preparing the data folder: %w", ErrStorage, err)
 	}
-	s := &storage{dir: filepath.Join(c.dir, liveFolder), fs: c.hooks.files, unlock: unlock, syncs: &latencies{}}
+	s := &storage{
+		dir: filepath.Join(c.dir, liveFolder), fs: c.hooks.files, unlock: unlock, syncs: &latencies{},
+		stop: make(chan struct{}),
+	}
 	found, err := inspect(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	if node, _, _ := strings.Cut(found.identity, "#"); len(found.reasons) == 0 && node != c.node {
-		return nil, fmt.Errorf("%w: the data folder %s is of node %q, this is %q: every node needs its own folder", ErrConfig,
-			c.dir, node, c.node)
+	if err = found.belongs(c); err != nil {
+		return nil, err
 	}
 	if err = s.judge(c, found); err != nil {
 		unlock()
@@ -161,11 +174,11 @@ func ensureData(c storageConfig) error {
 	if _, err := os.Stat(next); err == nil {
 		return errors.Join(c.hooks.files.Rename(next, live), c.hooks.files.SyncDir(c.dir))
 	}
-	return createData(c.hooks.files, live, c.node)
+	return createData(c.hooks.files, live, c.operator, c.node)
 }
 
 // createData makes a complete, empty folder of data, with a server id of its own.
-func createData(fs files, dir, node string) error {
+func createData(fs files, dir, operator, node string) error {
 	tmp := dir + tmpSuffix
 	if err := fs.RemoveAll(tmp); err != nil {
 		return err
@@ -176,6 +189,9 @@ func createData(fs files, dir, node string) error {
 		}
 	}
 	if err := writeLine(fs, tmp, identityFile, newIdentity(node)); err != nil {
+		return err
+	}
+	if err := writeLine(fs, tmp, operatorFile, operator); err != nil {
 		return err
 	}
 	if err := writeWhole(fs, filepath.Join(tmp, watermarkFile), encodeWatermark(0)); err != nil {
@@ -242,15 +258,41 @@ func (s *storage) open(c storageConfig, found *inspection) (err error) {
 		return err
 	}
 	s.folder.OnDamage(func(err error) { s.damaged(fail, err) })
+	due := make(chan struct{}, 1)
+	s.folder.OnWritten(earlyBytes, func() {
+		select {
+		case due <- struct{}{}:
+		default:
+		}
+	})
 	s.snaps = &snapshotStore{
 		dir: filepath.Join(s.dir, manifestFolder), fs: s.fs, folder: s.folder, fail: fail,
-		quarantine: func(reason string) { _ = s.quarantine(reason) }, // the process ends of it anyway
+		quarantine: func(reason string) { s.quarantine(fail, reason) },
 		repeated:   c.repeated, room: s.space.room,
 	}
 	if err = s.snaps.open(); err != nil {
 		return err
 	}
-	return s.openLog(c, found, fail)
+	if err = s.openLog(c, found, fail); err != nil {
+		return err
+	}
+	s.early.Go(func() { s.syncEarly(due, fail) })
+	return nil
+}
+
+// syncEarly syncs what was written to segments whenever it is due.
+func (s *storage) syncEarly(due <-chan struct{}, fail *failure) {
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-due:
+		}
+		if err := s.folder.SyncEarly(); err != nil {
+			_ = fail.report("syncing segment files", err) // reporting is all there is to do
+			return
+		}
+	}
 }
 
 // salvage makes damaged data usable: the watermark comes down to what is there. It begins a new life of the log first,
@@ -351,19 +393,25 @@ func (s *storage) damaged(fail *failure, err error) {
 		return
 	}
 	if errors.Is(err, logbuffer.ErrCorrupt) {
-		_ = s.quarantine(err.Error()) // the process ends of it anyway
+		s.quarantine(fail, err.Error())
 	}
 	_ = fail.report("reading a segment", err) // reporting is all there is to do
 }
 
 // quarantine makes the data unusable from the next start on, for a reason found at run time.
-func (s *storage) quarantine(reason string) error { return markQuarantined(s.fs, s.dir, reason) }
+func (s *storage) quarantine(fail *failure, reason string) {
+	if markQuarantined(s.fs, s.dir, reason) == nil { // else the disk is what failed
+		fail.quarantine()
+	}
+}
 
 // logSinceSnapshot returns about how many bytes of log the newest snapshot does not cover.
 func (s *storage) logSinceSnapshot() int64 { return s.logs.bytesAfter(s.snaps.newestIndex()) }
 
 // close closes everything; Raft must have stopped. The folder may be opened again.
 func (s *storage) close() error {
+	close(s.stop)
+	s.early.Wait()
 	err := errors.Join(s.logs.close(), s.stable.close(), s.root.Close())
 	s.unlock()
 	return err
