@@ -215,8 +215,9 @@ func (c *conn) fail(err error) {
 	})
 }
 
-// start writes the request, in the version given in it; it is handled after all that were started before.
-func (c *conn) start(req kmsg.Request) *call {
+// start writes the request, in the version given in it; it is handled after all that were started before. If ctx ends
+// while the broker does not take it, the connection is ended.
+func (c *conn) start(ctx context.Context, req kmsg.Request) *call {
 	cl := &call{req: req, resp: req.ResponseKind(), c: c, done: make(chan struct{})}
 	if k := req.Key(); k < 0 || int(k) >= len(c.highest) || c.highest[k] < req.GetVersion() {
 		cl.err = fmt.Errorf("broker %s does not serve version %d of API %s: %w", c.addr, req.GetVersion(),
@@ -224,6 +225,7 @@ func (c *conn) start(req kmsg.Request) *call {
 		close(cl.done)
 		return cl
 	}
+	defer context.AfterFunc(ctx, func() { c.fail(context.Cause(ctx)) })()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.next++
@@ -273,7 +275,7 @@ func (cl *call) wait(ctx context.Context) (kmsg.Response, error) {
 
 // ask starts a request and waits for its answer.
 func ask[R kmsg.Response](ctx context.Context, c *conn, req kmsg.Request) (R, error) {
-	return answer[R](ctx, c.start(req))
+	return answer[R](ctx, c.start(ctx, req))
 }
 
 // answer waits for a request's answer.

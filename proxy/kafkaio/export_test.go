@@ -28,7 +28,7 @@ func (c *Connection) Connect(f func(ctx context.Context, network, addr string) (
 
 // NewMarker makes a marker.
 func NewMarker(lineage, buffer string, n, hash uint64, refused ...Refusal) Marker {
-	return marker{lineage, buffer, n, hash, refused}
+	return marker{lineage, buffer, "sink", n, hash, refused}
 }
 
 // NewRefusal makes a run of refused offsets.
@@ -41,7 +41,7 @@ func ParseMarker(text string) (Marker, error) { return parseMarker(text) }
 
 // NewPlaced is what a take-over knows.
 func NewPlaced(lineage string, c proxy.Cursor, found string, absent bool, hash uint64, stored bool) Placed {
-	return placed{lineage: lineage, buffer: "in", cursor: c, found: found, absent: absent, hash: hash, stored: stored}
+	return placed{lineage: lineage, buffer: "in", reader: "sink", cursor: c, found: found, absent: absent, hash: hash, stored: stored}
 }
 
 // Judge is judge; it returns the offset to go on from.

@@ -11,14 +11,16 @@ import (
 
 // marker is the sink's position as it is committed with each transaction: the metadata of a consumer-group offset.
 //
-//	v1 <lineage> <buffer> <n> <hash at n, hex> <refused>
+//	v1 <lineage> <buffer> <reader> <n> <hash at n, hex> <refused>
+//
+// The reader tells apart two sinks that were configured for two clusters, but reach the same one.
 //
 // refused lists what the transaction did not write because Kafka refuses it for good, so that a new owner which finds
 // the marker ahead of the acknowledged offset can still write the dead letters.
 type marker struct {
-	lineage, buffer string
-	n, hash         uint64
-	refused         []refusal
+	lineage, buffer, reader string
+	n, hash                 uint64
+	refused                 []refusal
 }
 
 // refusal is a run of offsets, first to last, that were not written for a route.
@@ -55,7 +57,8 @@ const maxMarker = 4096
 
 // String encodes the marker.
 func (m marker) String() string {
-	b := fmt.Appendf(nil, "v1 %s %s %d %016x ", url.QueryEscape(m.lineage), url.QueryEscape(m.buffer), m.n, m.hash)
+	b := fmt.Appendf(nil, "v1 %s %s %s %d %016x ", url.QueryEscape(m.lineage), url.QueryEscape(m.buffer),
+		url.QueryEscape(m.reader), m.n, m.hash)
 	if len(m.refused) == 0 {
 		return string(append(b, '-'))
 	}
@@ -71,20 +74,23 @@ func (m marker) String() string {
 // parseMarker decodes a marker.
 func parseMarker(text string) (m marker, err error) {
 	f := strings.Split(text, " ")
-	if len(f) != 6 || f[0] != "v1" {
+	if len(f) != 7 || f[0] != "v1" {
 		return m, fmt.Errorf("the marker %q is not in the form that this version writes", text)
 	}
 	if m.lineage, err = url.QueryUnescape(f[1]); err == nil {
 		m.buffer, err = url.QueryUnescape(f[2])
 	}
 	if err == nil {
-		m.n, err = strconv.ParseUint(f[3], 10, 63)
+		m.reader, err = url.QueryUnescape(f[3])
 	}
 	if err == nil {
-		m.hash, err = strconv.ParseUint(f[4], 16, 64)
+		m.n, err = strconv.ParseUint(f[4], 10, 63)
 	}
-	if err == nil && f[5] != "-" {
-		for item := range strings.SplitSeq(f[5], ",") {
+	if err == nil {
+		m.hash, err = strconv.ParseUint(f[5], 16, 64)
+	}
+	if err == nil && f[6] != "-" {
+		for item := range strings.SplitSeq(f[6], ",") {
 			var r refusal
 			if r, err = parseRefusal(item); err != nil {
 				break
@@ -117,8 +123,8 @@ func parseRefusal(text string) (r refusal, err error) {
 
 // placed is what the take-over knows when it judges the marker.
 type placed struct {
-	lineage, buffer string
-	cursor          proxy.Cursor
+	lineage, buffer, reader string
+	cursor                  proxy.Cursor
 	// found is the marker as stored; absent if there certainly is none.
 	found  string
 	absent bool
@@ -134,7 +140,7 @@ func (p placed) judge() (marker, error) {
 			return marker{}, fmt.Errorf("the marker is gone although everything up to offset %d was confirmed: "+
 				"the topic or its group was deleted, or this is another cluster", p.cursor.Acked)
 		}
-		return marker{lineage: p.lineage, buffer: p.buffer, n: p.cursor.Acked, hash: p.cursor.Hash}, nil
+		return marker{n: p.cursor.Acked, hash: p.cursor.Hash}, nil
 	}
 	m, err := parseMarker(p.found)
 	if err != nil {
@@ -145,6 +151,9 @@ func (p placed) judge() (marker, error) {
 		err = fmt.Errorf("the marker is of another log: lineage %s, ours is %s", m.lineage, p.lineage)
 	case m.buffer != p.buffer:
 		err = fmt.Errorf("the marker is of the buffer %q, this sink reads %q", m.buffer, p.buffer)
+	case m.reader != p.reader:
+		err = fmt.Errorf("the marker is of the sink %q, this one is %q: if both are on one Kafka cluster, give them one "+
+			"cluster's name; if this one was renamed, give it its former name", m.reader, p.reader)
 	case m.n < p.cursor.Acked:
 		err = fmt.Errorf("the marker stands at offset %d, but everything up to %d was confirmed: an old marker came back",
 			m.n, p.cursor.Acked)

@@ -92,7 +92,7 @@ func (w *writer) round(ctx context.Context, p *plan) (progress bool, err error) 
 			errs = append(errs, err)
 			continue
 		}
-		flights = append(flights, sent{cn.start(w.request(p, places)), places})
+		flights = append(flights, sent{cn.start(ctx, w.request(p, places)), places})
 	}
 	for _, f := range flights {
 		ok, err := w.take(ctx, p, f)

@@ -90,7 +90,7 @@ func TestMarkerIsReadAsWritten(t *testing.T) {
 			t.Errorf("%s is read as %v: %v", m, got, err)
 		}
 	}
-	const golden = "v1 lin in 12 00000000000000ff orders:s:3:2,other:a:9:0"
+	const golden = "v1 lin in sink 12 00000000000000ff orders:s:3:2,other:a:9:0"
 	m := kafkaio.NewMarker("lin", "in", 12, 255, kafkaio.NewRefusal("orders", 's', 3, 5),
 		kafkaio.NewRefusal("other", 'a', 9, 9))
 	if m.String() != golden {
@@ -99,7 +99,7 @@ func TestMarkerIsReadAsWritten(t *testing.T) {
 }
 
 func FuzzParseMarker(f *testing.F) {
-	f.Add("v1 lin in 12 00000000000000ff orders:s:3:2,other:a:9:0")
+	f.Add("v1 lin in sink 12 00000000000000ff orders:s:3:2,other:a:9:0")
 	f.Fuzz(func(t *testing.T, text string) {
 		m, err := kafkaio.ParseMarker(text)
 		if err != nil {
@@ -137,6 +137,7 @@ func TestMarkerIsJudged(t *testing.T) {
 		"beyond the log":            {acked, at("lin", "in", 21, 5), false, 5, true, 0, "lost its end"},
 		"other lineage":             {acked, at("other", "in", 10, 5), false, 5, true, 0, "lineage other"},
 		"other buffer":              {acked, at("lin", "out", 10, 5), false, 5, true, 0, "buffer"},
+		"other reader":              {acked, "v1 lin in west 10 0000000000000005 -", false, 5, true, 0, "one cluster's name"},
 		"other hash":                {acked, at("lin", "in", 12, 5), false, 6, true, 0, "hash"},
 		"in the middle of a batch":  {acked, at("lin", "in", 12, 5), false, 0, false, 0, "no batch"},
 		"not a marker":              {acked, "hello", false, 0, false, 0, "form"},

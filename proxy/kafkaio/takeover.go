@@ -245,7 +245,9 @@ func (r *run) decide(ctx context.Context, text string, absent bool) (m marker, a
 				return m, 0, stepDownError{err}
 			}
 		}
-		p := placed{lineage: r.out.Lineage(), buffer: r.out.Buffer(), found: text, absent: absent}
+		p := placed{
+			lineage: r.out.Lineage(), buffer: r.out.Buffer(), reader: r.out.Reader(), found: text, absent: absent,
+		}
 		if p.cursor, err = r.out.Cursor(ctx); err != nil {
 			return m, 0, stepDownError{err}
 		}

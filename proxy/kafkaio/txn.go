@@ -66,7 +66,9 @@ func (r *run) planFitting(f *feed, items []logbuffer.Stored, after uint64) (*pla
 }
 
 func (r *run) markerOf(p *plan) marker {
-	return marker{lineage: r.out.Lineage(), buffer: r.out.Buffer(), n: p.last, hash: p.hash, refused: p.refused}
+	return marker{
+		lineage: r.out.Lineage(), buffer: r.out.Buffer(), reader: r.out.Reader(), n: p.last, hash: p.hash, refused: p.refused,
+	}
 }
 
 // transact writes a plan and its marker as one transaction, acknowledges it, and prepares the next.
@@ -184,12 +186,12 @@ func (r *run) addPartitions(ctx context.Context, id string, who producer, p *pla
 		}
 		var parts *call
 		if len(p.batches) > 0 {
-			parts = cn.start(partitionsRequest(id, who, p))
+			parts = cn.start(ctx, partitionsRequest(id, who, p))
 		}
 		req := kmsg.NewPtrAddOffsetsToTxnRequest()
 		req.Version, req.TransactionalID, req.ProducerID, req.ProducerEpoch = 3, id, who.id, who.epoch
 		req.Group = ownTopic(r.cfg.Name)
-		group := cn.start(req)
+		group := cn.start(ctx, req)
 		var first error
 		if parts != nil {
 			first = partitionsAdded(ctx, parts)
