@@ -52,6 +52,23 @@ func appendLink(body []byte, first uint64, e logbuffer.Encoded) []byte {
 	return append(body, e...)
 }
 
+// linkTupleBytes is about what a tuple takes in memory besides its bytes in the body: itself, and its headers with the
+// origin.
+const linkTupleBytes = 500
+
+// linkWeight estimates what the tuples of a body take in memory besides the body, by what the batches say of themselves.
+func linkWeight(body []byte) (bytes int64) {
+	for len(body) > 8 {
+		encoded, rest, err := logbuffer.NextEncoded(body[8:])
+		if err != nil {
+			break // decodeLink says why
+		}
+		bytes += int64(min(max(encoded.Count(), 0), len(encoded))) * linkTupleBytes
+		body = rest
+	}
+	return bytes
+}
+
 // decodeLink reads a POST's body: batches whose positions are the sender's offsets, each following on the one before.
 // Every checksum is checked.
 func decodeLink(body []byte, after int64, source, sink string) ([]logbuffer.Batch, error) {

@@ -1,6 +1,7 @@
 package httpio_test
 
 import (
+	"bytes"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -9,6 +10,31 @@ import (
 	"ftproxy/logbuffer"
 	"ftproxy/proxy/httpio"
 )
+
+// Tiny tuples take far more memory than bytes: a request of too many is refused before they are made.
+func TestLinkSourceBoundsTheTuplesInMemory(t *testing.T) {
+	batch := logbuffer.Batch{Source: "s", Tuples: make([]logbuffer.Tuple, 100_000)}
+	for i := range batch.Tuples {
+		batch.Tuples[i].Position = int64(i + 1)
+	}
+	body := httpio.AppendLink(nil, 1, logbuffer.Encoded(logbuffer.AppendBatch(nil, &batch)))
+	if len(body) > 1<<20 {
+		t.Fatalf("%d bytes: the request would be refused by its size", len(body))
+	}
+	e := newLinkEnd(t, "down", 0)
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/", bytes.NewReader(body))
+	for name, value := range map[string]string{
+		"Content-Type": httpio.LinkType, "Ftproxy-Lineage": "l", "Ftproxy-Buffer": "in", "Ftproxy-Reader": "r",
+		"Ftproxy-After": "0",
+	} {
+		r.Header.Set(name, value)
+	}
+	w := httptest.NewRecorder()
+	e.serve(w, r)
+	if w.Code != 413 || len(e.log.Tuples()) > 0 {
+		t.Errorf("status %d, %d tuples: %s", w.Code, len(e.log.Tuples()), w.Body)
+	}
+}
 
 func TestLinkSourceRefuses(t *testing.T) {
 	good := httpio.AppendLink(nil, 1, logbuffer.Encoded(logbuffer.AppendBatch(nil, &numbered(1, 1)[0])))

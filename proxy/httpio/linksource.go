@@ -21,8 +21,8 @@ type LinkSourceConfig struct {
 	Listen string
 	// Sink is the sink that what arrives is for; empty: every reader's.
 	Sink string
-	// MaxRequestBytes bounds a POST (4 MiB), MaxInFlightBytes all of them in memory together (32 MiB), MaxConnections the
-	// connections open at once (4,096).
+	// MaxRequestBytes bounds a POST (4 MiB), MaxInFlightBytes all of them in memory together, with their tuples (32 MiB),
+	// MaxConnections the connections open at once (4,096).
 	MaxRequestBytes, MaxInFlightBytes int64
 	MaxConnections                    int
 	// BodyTimeout, Deadline and Grace: as in SourceConfig.
@@ -130,6 +130,15 @@ func (s *LinkSource) post(w http.ResponseWriter, r *http.Request, in proxy.Intak
 	if err != nil {
 		return err
 	}
+	weight := linkWeight(body)
+	if weight+int64(cap(body)) > s.server.limits.inFlightBytes {
+		return refuse(http.StatusRequestEntityTooLarge, "send fewer tuples in a request",
+			"the request's tuples would take %d bytes of memory; nothing was written", weight)
+	}
+	if err = s.server.grant(r.Context(), weight); err != nil {
+		return err
+	}
+	defer s.server.budget.give(weight)
 	batches, err := decodeLink(body, after, source, s.cfg.Sink)
 	if err != nil {
 		return refuse(http.StatusBadRequest, "send it again; if that does not help, use the same version on both ends",

@@ -29,7 +29,6 @@
 //   - A tuple with a line feed cannot be sent as a line. It becomes a dead letter; use frames or the JSON format.
 //   - A plain line or frame carries the value only. The JSON format carries key, headers, time and nulls too.
 //
-// Files: source.go (listener), conn.go (one client), scanner.go (bounded reading), framing.go (lines and frames),
-// budget.go (memory shared by the clients), json.go (the JSON format), sink.go (delivery), send.go (replies, the
-// window).
+// Files: source.go (listener), conn.go (one client), scanner.go (bounded reading, memory shared by the clients),
+// framing.go (lines and frames), json.go (the JSON format), sink.go (delivery), send.go (replies, the window).
 package tcpio
