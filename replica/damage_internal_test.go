@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -39,7 +40,8 @@ func TestDamagedSegmentIsQuarantined(t *testing.T) {
 	if err := os.WriteFile(path, p, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Locate("sink", 0, 1).Load(); !errors.Is(err, logbuffer.ErrCorrupt) || !errors.Is(fatal, ErrStorage) {
+	if _, err := b.Locate("sink", 0, 1).Load(); !errors.Is(err, logbuffer.ErrCorrupt) ||
+		!errors.Is(fatal, ErrQuarantined) || !strings.Contains(fatal.Error(), "the others give it a good copy") {
 		t.Fatalf("read: %v, fatal: %v", err, fatal)
 	}
 	mustClose(t, s)

@@ -195,16 +195,27 @@ type failure struct {
 	once  sync.Once
 	fatal func(error)
 
-	mu  sync.Mutex
-	err error // guarded by mu; set once
+	mu          sync.Mutex
+	err         error // guarded by mu; set once
+	quarantined bool  // guarded by mu: the data is marked so
 }
 
-// report makes err the storage's failure, if it is the first, and returns it with its class: ErrStorage, or ErrVersion
-// if that is what it wraps.
+// quarantineCure says what can be done about damage that is found at run time.
+const quarantineCure = "start the node again, and the others give it a good copy; a node alone has to be recovered " +
+	"offline, or needs a copy of its data folder if that finds the damage again"
+
+// report makes err the storage's failure, if it is the first, and returns it with its class: ErrQuarantined if the data
+// was marked so, ErrVersion if that is what err wraps, else ErrStorage.
 func (f *failure) report(what string, err error) error {
-	if errors.Is(err, ErrVersion) {
+	f.mu.Lock()
+	quarantined := f.quarantined
+	f.mu.Unlock()
+	switch {
+	case quarantined:
+		err = fmt.Errorf("%w: %s: %w: %s", ErrQuarantined, what, err, quarantineCure)
+	case errors.Is(err, ErrVersion):
 		err = fmt.Errorf("%s: %w", what, err)
-	} else {
+	default:
 		err = fmt.Errorf("%w: %s: %w", ErrStorage, what, err)
 	}
 	f.once.Do(func() {
@@ -214,6 +225,13 @@ func (f *failure) report(what string, err error) error {
 		f.fatal(err)
 	})
 	return err
+}
+
+// quarantine notes that the data is marked as quarantined.
+func (f *failure) quarantine() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.quarantined = true
 }
 
 // sticky returns the failure, or nil while there is none.

@@ -36,7 +36,7 @@ func TestFolderIsLocked(t *testing.T) {
 	if _, err := openStorage(c); !errors.Is(err, ErrStorage) {
 		t.Fatalf("opened twice: %v", err)
 	}
-	if _, err := prepareNext(c.dir, c.node); !errors.Is(err, ErrStorage) {
+	if _, err := prepareNext(c.dir, c.operator, c.node); !errors.Is(err, ErrStorage) {
 		t.Fatalf("prepared beside an open storage: %v", err)
 	}
 	mustClose(t, s)

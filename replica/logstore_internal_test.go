@@ -348,7 +348,7 @@ func TestDamagedSealedEntryEndsTheProcess(t *testing.T) {
 	var fatal error
 	c.fatal = func(err error) { fatal = err }
 	s = mustOpen(t, c)
-	if err := s.logs.GetLog(5, new(raft.Log)); !errors.Is(err, ErrStorage) || fatal == nil {
+	if err := s.logs.GetLog(5, new(raft.Log)); !errors.Is(err, ErrQuarantined) || fatal == nil {
 		t.Fatalf("got %v, fatal %v", err, fatal)
 	}
 	mustClose(t, s)

@@ -143,7 +143,7 @@ func (n *Node) openDisk() error {
 	if errors.Is(err, ErrQuarantined) && len(n.config.Peers) > 1 {
 		n.log.Error("the data is quarantined", slog.Any("error", err))
 		n.damage = err
-		id, failed := prepareNext(n.config.DataDir, n.config.Node)
+		id, failed := prepareNext(n.config.DataDir, n.config.Name, n.config.Node)
 		n.self, n.state, n.waiting = identity{id: serverID(id)}, isQuarantined, "the data is quarantined"
 		return failed
 	}
@@ -157,7 +157,7 @@ func (n *Node) openStore() (*storage, error) { return openStorage(n.config.stora
 
 func (c Config) storage(fatal func(error), log *slog.Logger) storageConfig {
 	return storageConfig{
-		dir: c.DataDir, node: c.Node, snapshotBytes: c.Limits.SnapshotBytes, minFree: c.Limits.FreeBytes, fatal: fatal,
+		dir: c.DataDir, operator: c.Name, node: c.Node, snapshotBytes: c.Limits.SnapshotBytes, minFree: c.Limits.FreeBytes, fatal: fatal,
 		checkEntry: intactEntry,
 		repeated: func(index uint64) {
 			log.Error("the leader sent the same snapshot again", slog.Uint64("index", index))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,4 +56,23 @@ func rollingWipe(t *testing.T, unvoted bool) error {
 		return fmt.Errorf("position %d, known %v: %w", last, known, err)
 	}
 	return nil
+}
+
+// TestAnotherNameDoesNotTakeTheFolder starts another operator on a used folder.
+func TestAnotherNameDoesNotTakeTheFolder(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	n := openAlone(t, dir)
+	eventually(t, "ready", n.Ready)
+	if err := n.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := n.config
+	c.Name = "other"
+	if other, err := Open(t.Context(), c); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "a folder of its own") {
+		t.Error(err)
+		if err == nil {
+			_ = other.Shutdown(t.Context())
+		}
+	}
 }

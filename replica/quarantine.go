@@ -25,6 +25,7 @@ import (
 //	lock                 held by the process that works on the folder
 //	live/                the node's data, which lives and is moved aside as a whole
 //	    identity         the server id: name#random
+//	    operator         the name of the operator that the data belongs to
 //	    lineage          the life of the log that the data belongs to; absent until it is known
 //	    quarantined      why the data may not be used; absent while it may
 //	    stable.db        Raft's term and vote
@@ -42,6 +43,7 @@ const (
 	asideFolder = "quarantine-"
 
 	identityFile   = "identity"
+	operatorFile   = "operator"
 	lineageFile    = "lineage"
 	quarantineFile = "quarantined"
 	stableFile     = "stable.db"
@@ -66,10 +68,11 @@ func (*quarantineError) Unwrap() error { return ErrQuarantined }
 
 // inspection is what a look at the data found, without changing it.
 type inspection struct {
-	identity, lineage string
-	mark              uint64
-	scan              logScan
-	snapshot          manifestFile
+	identity, operator, lineage string
+
+	mark     uint64
+	scan     logScan
+	snapshot manifestFile
 	// reasons say why the data must not be used. Those in lost mean only that the newest entries are gone: a human may
 	// decide to go on without them.
 	reasons, lost []string
@@ -82,6 +85,8 @@ func (n *inspection) bad(format string, args ...any) {
 // inspect judges the data in a folder. The error is of class ErrStorage or ErrVersion: nothing was found out.
 func inspect(dir string) (*inspection, error) {
 	n := &inspection{}
+	n.identity, _ = readLine(dir, identityFile) // whose data it is matters even if it is damaged;
+	n.operator, _ = readLine(dir, operatorFile) // what is wrong with these files is judged below
 	reason, err := os.ReadFile(filepath.Join(dir, quarantineFile))
 	switch {
 	case err == nil:
@@ -107,7 +112,7 @@ func inspect(dir string) (*inspection, error) {
 // inspectParts looks for parts that are missing: every folder is made complete.
 func (n *inspection) inspectParts(dir string) error {
 	parts := []string{
-		identityFile, stableFile, watermarkFile, walFolder, filepath.Join(walFolder, metadb.FileName), manifestFolder,
+		identityFile, operatorFile, stableFile, watermarkFile, walFolder, filepath.Join(walFolder, metadb.FileName), manifestFolder,
 		segmentFolder,
 	}
 	for _, part := range parts {
@@ -126,11 +131,28 @@ func (n *inspection) inspectNames(dir string) (err error) {
 	if n.identity, err = readLine(dir, identityFile); err != nil {
 		return n.judge(err)
 	}
+	if n.operator, err = readLine(dir, operatorFile); err != nil {
+		return n.judge(err)
+	}
 	if n.lineage, err = readLine(dir, lineageFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return n.judge(err)
 	}
 	n.mark, err = readWatermark(filepath.Join(dir, watermarkFile))
 	return n.judge(err)
+}
+
+// belongs returns an error of class ErrConfig if the data is known to be another operator's or another node's.
+func (n *inspection) belongs(c storageConfig) error {
+	node, _, _ := strings.Cut(n.identity, "#")
+	switch {
+	case n.operator != "" && n.operator != c.operator:
+		return fmt.Errorf("%w: the data folder %s is of the operator %q, this is %q: give every operator a folder of its "+
+			"own, or the name back", ErrConfig, c.dir, n.operator, c.operator)
+	case node != "" && node != c.node:
+		return fmt.Errorf("%w: the data folder %s is of node %q, this is %q: every node needs its own folder, or give the "+
+			"name back", ErrConfig, c.dir, node, c.node)
+	}
+	return nil
 }
 
 // judge makes damage a reason and returns any other error.
@@ -281,8 +303,8 @@ func newIdentity(node string) string {
 }
 
 // prepareNext returns the fresh server id by which a quarantined node asks to be admitted. The id is durable, and the
-// same each time until moveAside. node is the node's name.
-func prepareNext(dir, node string) (identity string, err error) {
+// same each time until moveAside. operator and node are the names of both.
+func prepareNext(dir, operator, node string) (identity string, err error) {
 	unlock, err := lockFolder(dir)
 	if err != nil {
 		return "", err
@@ -292,7 +314,7 @@ func prepareNext(dir, node string) (identity string, err error) {
 	if identity, err = readLine(next, identityFile); err == nil {
 		return identity, nil
 	}
-	if err := createData(osFiles{}, next, node); err != nil {
+	if err := createData(osFiles{}, next, operator, node); err != nil {
 		return "", fmt.Errorf("%w: preparing fresh data: %w", ErrStorage, err)
 	}
 	return readLine(next, identityFile)

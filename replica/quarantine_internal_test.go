@@ -13,7 +13,7 @@ import (
 func TestMissingPartIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for _, part := range []string{
-		identityFile, stableFile, watermarkFile, walFolder, "wal/wal-meta.db", manifestFolder, segmentFolder,
+		identityFile, operatorFile, stableFile, watermarkFile, walFolder, "wal/wal-meta.db", manifestFolder, segmentFolder,
 		"the log's file",
 	} {
 		t.Run(part, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestMoveAside(t *testing.T) {
 	if err := s.setLineage("first"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.quarantine("the state diverged"); err != nil {
+	if err := markQuarantined(s.fs, s.dir, "the state diverged"); err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, s)
@@ -96,11 +96,11 @@ func TestMoveAside(t *testing.T) {
 	if _, err := moveAside(c.dir); err == nil {
 		t.Fatal("data was moved aside without anything to take its place")
 	}
-	fresh, err := prepareNext(c.dir, c.node)
+	fresh, err := prepareNext(c.dir, c.operator, c.node)
 	if err != nil || fresh == former || !strings.HasPrefix(fresh, "n0#") {
 		t.Fatalf("fresh id %q beside %q, %v", fresh, former, err)
 	}
-	again, err := prepareNext(c.dir, c.node)
+	again, err := prepareNext(c.dir, c.operator, c.node)
 	if again != fresh || err != nil {
 		t.Fatalf("asked again, the id is %q, not %q: %v", again, fresh, err)
 	}
@@ -124,7 +124,7 @@ func TestCrashBetweenTheStepsOfMoveAside(t *testing.T) {
 	t.Parallel()
 	c := testStorage(t, t.TempDir())
 	mustClose(t, mustOpen(t, c))
-	fresh, err := prepareNext(c.dir, c.node)
+	fresh, err := prepareNext(c.dir, c.operator, c.node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,12 +143,12 @@ func TestUnusedPreparationIsForgotten(t *testing.T) {
 	t.Parallel()
 	c := testStorage(t, t.TempDir())
 	mustClose(t, mustOpen(t, c))
-	first, err := prepareNext(c.dir, c.node)
+	first, err := prepareNext(c.dir, c.operator, c.node)
 	if err != nil {
 		t.Fatal(err)
 	}
 	mustClose(t, mustOpen(t, c))
-	second, err := prepareNext(c.dir, c.node)
+	second, err := prepareNext(c.dir, c.operator, c.node)
 	if err != nil || first == second {
 		t.Fatalf("prepared %q, then %q: %v", first, second, err)
 	}
@@ -171,9 +171,29 @@ func TestIdentityAndLineageLast(t *testing.T) {
 		t.Fatalf("id %q, lineage %q, has state %v, %v", s.identity, s.lineage, has, err)
 	}
 	mustClose(t, s)
-	c.node = "n1"
-	if _, err := openStorage(c); !errors.Is(err, ErrConfig) {
+	other := c
+	other.node = "n1"
+	if _, err := openStorage(other); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "of node \"n0\"") {
 		t.Fatalf("another node's folder: %v", err)
+	}
+}
+
+// What one operator left undelivered must not go to another's sinks, and be it after damage.
+func TestFolderBelongsToOneOperator(t *testing.T) {
+	t.Parallel()
+	for _, damaged := range []bool{false, true} {
+		c := testStorage(t, t.TempDir())
+		mustClose(t, mustOpen(t, c))
+		live := filepath.Join(c.dir, liveFolder)
+		if damaged {
+			if err := os.Remove(filepath.Join(live, "wal/wal-meta.db")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.operator = "other"
+		if _, err := openStorage(c); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "of the operator \"op\"") {
+			t.Errorf("damaged %v: another operator's folder: %v", damaged, err)
+		}
 	}
 }
 

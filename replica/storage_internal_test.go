@@ -22,7 +22,7 @@ import (
 func testStorage(t *testing.T, dir string) storageConfig {
 	t.Helper()
 	return storageConfig{
-		dir: dir, node: "n0", snapshotBytes: 1 << 20, minFree: 1, walSegment: 64 << 10,
+		dir: dir, operator: "op", node: "n0", snapshotBytes: 1 << 20, minFree: 1, walSegment: 64 << 10,
 		fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	}
 }
