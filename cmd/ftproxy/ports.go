@@ -39,7 +39,8 @@ func (c *config) newSource(e *endpoint, log *slog.Logger) (source, error) {
 	case *linkSource:
 		return httpio.NewLinkSource(httpio.LinkSourceConfig{
 			Name: e.name, Listen: e.address(), Sink: o.Sink, MaxConnections: c.Connections,
-			TLS: c.listenFiles(e, o.Clients), Logger: log,
+			MaxRequestBytes: max(4<<20, int64(c.TupleMaxBytes)+1<<20), // the largest tuple, with what goes around it
+			TLS:             c.listenFiles(e, o.Clients), Logger: log,
 		})
 	default:
 		panic(fmt.Sprintf("options of type %T", o))

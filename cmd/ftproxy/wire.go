@@ -155,6 +155,11 @@ func (c *config) sinkGroups(wrong *mistakes) [][]*endpoint {
 		e := &c.sinks[i]
 		g := slices.IndexFunc(groups, func(group []*endpoint) bool { return readerName(group[0]) == readerName(e) })
 		if g < 0 {
+			if other := sameBrokers(groups, e); other != nil {
+				wrong.add(prefix+"SINK", "", "%q and %q: the same brokers under two cluster names: sinks on one Kafka cluster "+
+					"share one marker, so that they need one name", other.text, e.text)
+				continue
+			}
 			groups = append(groups, []*endpoint{e})
 			continue
 		}
@@ -165,6 +170,20 @@ func (c *config) sinkGroups(wrong *mistakes) [][]*endpoint {
 		groups[g] = append(groups[g], e)
 	}
 	return groups
+}
+
+// sameBrokers returns a Kafka sink of another group that has a broker in common with e, nil if there is none.
+func sameBrokers(groups [][]*endpoint, e *endpoint) *endpoint {
+	if _, ok := e.options.(*kafkaSink); !ok {
+		return nil
+	}
+	for _, group := range groups {
+		_, ok := group[0].options.(*kafkaSink)
+		if ok && slices.ContainsFunc(e.hosts, func(h string) bool { return slices.Contains(group[0].hosts, h) }) {
+			return group[0]
+		}
+	}
+	return nil
 }
 
 // differ tells why two sinks with one reader's name cannot share the reader.

@@ -56,6 +56,7 @@ func TestKafkaClusters(t *testing.T) {
 		"a=kafka://b:1/t b=kafka://c:1/u":                  "the brokers differ",
 		"a=kafka://b:1/t b=kafkas://b:1/u":                 "the brokers differ",
 		"a=kafka://b:1/t b=kafka://b:1/u?compression=gzip": "their options must be the same",
+		"a=kafka://b:1/t b=kafka://c:1,b:1/u?cluster=x":    "under two cluster names",
 		"a=kafka://b:1/t kafka=http://x":                   "called like the other's Kafka cluster",
 		"a=kafka://b:1/t b=kafka://b:1/t":                  "",
 	} {
