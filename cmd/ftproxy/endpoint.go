@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -16,7 +17,7 @@ type endpoint struct {
 	hosts     []string // "host:port"; one, unless the scheme has several
 	path      string   // with its leading slash, or empty
 	authority string   // the hosts as written
-	text      string   // the URL as written; it holds no secrets
+	text      string   // the URL as written, but for secrets
 	options   any      // a pointer to the scheme's struct
 }
 
@@ -110,15 +111,15 @@ func parseEndpoints(variable, text string, known []scheme, wrong *mistakes) []en
 }
 
 func parseEndpoint(variable, entry string, known []scheme, wrong *mistakes) (e endpoint, ok bool) {
-	e.text = entry
 	if m := entryName.FindStringSubmatch(entry); m != nil && entryStart.MatchString(entry) {
-		e.name, e.text = m[1], m[2]
+		e.name, entry = m[1], m[2]
 	}
+	e.text = redact(entry)
 	before := len(*wrong)
-	name, rest, found := strings.Cut(e.text, "://")
+	name, rest, found := strings.Cut(entry, "://")
 	i := slices.IndexFunc(known, func(s scheme) bool { return s.name == name })
 	if !found || i < 0 {
-		wrong.add(variable, known[0].form, "%q is not [name=]url with a known scheme; %s", entry,
+		wrong.add(variable, known[0].form, "%q is not [name=]url with a known scheme; %s", e.text,
 			didYouMean(name, schemeNames(known)))
 		return e, false
 	}
@@ -133,25 +134,49 @@ func parseEndpoint(variable, entry string, known []scheme, wrong *mistakes) (e e
 	e.parseHosts(variable, rest[:end], wrong)
 	tail, err := url.Parse("x://x" + rest[end:])
 	if err != nil {
-		wrong.add(variable, e.scheme.form, "%q: %v", entry, err)
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // without the URL
+		}
+		wrong.add(variable, e.scheme.form, "%q: %v", e.text, err)
 		return e, false
 	}
 	if tail.Fragment != "" {
-		wrong.add(variable, e.scheme.form, "%q: what follows # has no meaning; write # as %%23", entry)
+		wrong.add(variable, e.scheme.form, "%q: what follows # has no meaning; write # as %%23", e.text)
 	}
 	e.path = tail.Path
 	if e.scheme.path && strings.Trim(e.path, "/") == "" {
-		wrong.add(variable, e.scheme.form, "%q: the topic is missing", entry)
+		wrong.add(variable, e.scheme.form, "%q: the topic is missing", e.text)
 	}
 	e.parseOptions(variable, tail.RawQuery, wrong)
 	return e, len(*wrong) == before
 }
 
+// hidden stands for a user and password in what is shown of a URL.
+const hidden = "…@"
+
+var hostList = regexp.MustCompile(`^[^@/?#]*:[0-9]+$|^[^@:/?#]*$`)
+
+// redact hides what may be a user and password: all before the last @, unless that stands behind hosts that are whole.
+func redact(text string) string {
+	scheme, rest, found := strings.Cut(text, "://")
+	if !found {
+		scheme, rest = "", text
+	}
+	at := strings.LastIndexByte(rest, '@')
+	end := strings.IndexAny(rest, "/?#")
+	if at < 0 || end >= 0 && end < at && hostList.MatchString(rest[:end]) {
+		return text
+	}
+	if found {
+		scheme += "://"
+	}
+	return scheme + hidden + rest[at+1:]
+}
+
 func (e *endpoint) parseHosts(variable, authority string, wrong *mistakes) {
-	if strings.Contains(authority, "@") {
-		e.text = "(not shown)"
-		wrong.add(variable, e.scheme.form, "a user or password does not belong into a URL; use FTPROXY_KAFKA_USER and "+
-			"FTPROXY_KAFKA_PASSWORD_FILE, or FTPROXY_SINK_AUTHORIZATION_FILE")
+	if strings.Contains(e.text, hidden) {
+		wrong.add(variable, e.scheme.form, "%q: a user or password does not belong into a URL; use FTPROXY_KAFKA_USER and "+
+			"FTPROXY_KAFKA_PASSWORD_FILE, or FTPROXY_SINK_AUTHORIZATION_FILE", e.text)
 		return
 	}
 	e.authority = authority

@@ -114,7 +114,11 @@ func (f field) check(value string, parsed any) string {
 			"sources to its sinks"
 	}
 	if len(f.oneof) > 0 && !slices.Contains(f.oneof, value) {
-		return fmt.Sprintf("%q is none of %s; %s", value, strings.Join(f.oneof, ", "), didYouMean(value, f.oneof))
+		problem := fmt.Sprintf("%q is none of %s", value, strings.Join(f.oneof, ", "))
+		if name, ok := nearest(value, f.oneof); ok {
+			problem += "; did you mean " + name + "?"
+		}
+		return problem
 	}
 	switch x := parsed.(type) {
 	case time.Duration:

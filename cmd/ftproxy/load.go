@@ -3,7 +3,6 @@ package main
 import (
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,7 +20,11 @@ func load(environ []string, hostname string) (*config, error) {
 	c := &config{badCertificates: &atomic.Uint64{}}
 	fields := fieldsOf(c, "env")
 	values := ours(environ, fields, &wrong)
-	parse(c, "env", values, func(f field, problem string) { wrong.add(prefix+f.key, f.example, "%s", problem) })
+	unread := map[string]bool{} // variables whose value says nothing that could be judged further
+	parse(c, "env", values, func(f field, problem string) {
+		wrong.add(prefix+f.key, f.example, "%s", problem)
+		unread[prefix+f.key] = true
+	})
 	if c.Node == "" { // alone it keeps its name wherever it runs
 		c.Node = map[bool]string{true: c.Name, false: hostname}[c.Peers == ""]
 	}
@@ -30,9 +33,15 @@ func load(environ []string, hostname string) (*config, error) {
 	}
 	c.sources = parseEndpoints(prefix+"SOURCE", c.Source, sourceSchemes(), &wrong)
 	c.sinks = parseEndpoints(prefix+"SINK", c.Sink, sinkSchemes(), &wrong)
+	before := len(wrong)
 	c.peers = parsePeers(c.Peers, &wrong)
+	if len(wrong) > before {
+		unread[prefix+"PEERS"], unread[prefix+"NODE"], unread[prefix+"INSECURE"] = true, true, true
+	}
 	c.dropReaders = strings.Fields(strings.ReplaceAll(c.DropReaders, ",", " "))
-	c.validate(&wrong)
+	var judged mistakes
+	c.validate(&judged, hostname)
+	wrong = append(wrong, slices.DeleteFunc(judged, func(m mistake) bool { return unread[m.variable] })...)
 	if len(wrong) > 0 {
 		wrong.sort(fields)
 		return nil, wrong
@@ -90,7 +99,7 @@ func readSecret(variable, path, key string, values map[string]string, wrong *mis
 		wrong.add(variable+"_FILE", "", "%s is set too: unset one of the two", variable)
 		return
 	}
-	content, err := os.ReadFile(path)
+	content, err := readFile(path, maxSecretBytes)
 	if err != nil {
 		wrong.add(variable+"_FILE", "/run/secrets/"+strings.ToLower(key), "%v", err)
 		return
@@ -126,8 +135,8 @@ const peersExample = "enrich-0=host0:7400,enrich-1=host1:7400,enrich-2=host2:740
 
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
-// validate judges what no variable can be wrong about alone.
-func (c *config) validate(wrong *mistakes) {
+// validate judges what no variable can be wrong about alone. hostname is this machine's.
+func (c *config) validate(wrong *mistakes, hostname string) {
 	if !nodeName.MatchString(c.Name) || len(c.Name) > 64 {
 		wrong.add(prefix+"NAME", "enrich", "%q is not a name of at most 64 letters, digits, dots, dashes "+
 			"and underscores", c.Name)
@@ -158,10 +167,15 @@ func (c *config) validate(wrong *mistakes) {
 	c.validateTLS(wrong)
 	c.validateKafka(wrong)
 	c.validateSinks(wrong)
+	c.validateAddresses(wrong, hostname)
 	c.validateRecovery(wrong)
 }
 
 func (c *config) validateSinks(wrong *mistakes) {
+	if strings.ContainsFunc(c.SinkAuthorization, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		wrong.add(prefix+"SINK_AUTHORIZATION", "Bearer …", "it has a line feed or another control character within, which "+
+			"no HTTP header can hold")
+	}
 	for i := range c.sinks {
 		e := &c.sinks[i]
 		if o, ok := e.options.(*linkSink); ok && o.Over != "wait" && !o.AllowLoss {
@@ -195,7 +209,7 @@ func (c *config) validateReplication(wrong *mistakes) {
 		}
 	}
 	listen := c.listenAddr()
-	if len(c.peers) > 1 && c.TLSCertFile == "" && !c.Insecure && !loopback(listen) {
+	if len(c.peers) > 1 && c.TLSCertFile == "" && !c.Insecure && listen != "" && !loopback(listen) {
 		wrong.add(prefix+"INSECURE", "true", "peers would talk without TLS on %s, which is not loopback: set "+
 			"FTPROXY_TLS_CERT_FILE, FTPROXY_TLS_KEY_FILE and FTPROXY_TLS_CA_FILE, or allow it", listen)
 	}
@@ -232,24 +246,15 @@ func (c *config) validateTLS(wrong *mistakes) {
 				"(%ss://) and who signs them", e.text, e.scheme.bare())
 		}
 	}
-	for _, f := range []struct{ key, path string }{
-		{"TLS_CERT_FILE", c.TLSCertFile},
-		{"TLS_KEY_FILE", c.TLSKeyFile},
-		{"TLS_CA_FILE", c.TLSCAFile},
-		{"KAFKA_TLS_CERT_FILE", c.KafkaTLSCertFile},
-		{"KAFKA_TLS_KEY_FILE", c.KafkaTLSKeyFile},
-		{"KAFKA_TLS_CA_FILE", c.KafkaTLSCAFile},
-	} {
-		if f.path == "" {
-			continue
-		}
-		if _, err := os.ReadFile(f.path); err != nil {
-			wrong.add(prefix+f.key, "", "%v", err)
-		}
-	}
+	validatePEM(prefix+"TLS_", c.TLSCertFile, c.TLSKeyFile, c.TLSCAFile, wrong)
 }
 
 func (c *config) validateKafka(wrong *mistakes) {
+	if (c.KafkaTLSCertFile == "") != (c.KafkaTLSKeyFile == "") {
+		wrong.add(prefix+"KAFKA_TLS_CERT_FILE", "/etc/kafka/client.crt",
+			"FTPROXY_KAFKA_TLS_CERT_FILE and FTPROXY_KAFKA_TLS_KEY_FILE go together")
+	}
+	validatePEM(prefix+"KAFKA_TLS_", c.KafkaTLSCertFile, c.KafkaTLSKeyFile, c.KafkaTLSCAFile, wrong)
 	if c.KafkaSASL != "" && (c.KafkaUser == "" || c.KafkaPassword == "") {
 		wrong.add(prefix+"KAFKA_USER", "ftproxy", "FTPROXY_KAFKA_SASL needs FTPROXY_KAFKA_USER and FTPROXY_KAFKA_PASSWORD "+
 			"(or FTPROXY_KAFKA_PASSWORD_FILE)")

@@ -58,7 +58,7 @@ func (c *config) clientTLS(e *endpoint) (*tls.Config, error) {
 
 // authorities reads who is trusted to sign certificates.
 func authorities(file string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(file)
+	pem, err := readFile(file, maxPEMBytes)
 	if err != nil {
 		return nil, err
 	}
