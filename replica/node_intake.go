@@ -121,8 +121,12 @@ func (n *Node) waitForDisk(ctx context.Context) error {
 		if !said {
 			n.log.WarnContext(ctx, "tuples wait for free space", slog.Any("error", err))
 		}
-		if !wait(ctx, diskPoll) {
+		select {
+		case <-time.After(diskPoll):
+		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", logbuffer.ErrUnavailable, err)
+		case <-n.ctx.Done():
+			return fmt.Errorf("%w: the node has stopped", logbuffer.ErrUnavailable)
 		}
 	}
 }
@@ -188,8 +192,12 @@ func (n *Node) Position(ctx context.Context, source string) (last int64, known b
 		select {
 		case <-next:
 		case <-retry.Done():
+		case <-n.ctx.Done():
 		}
 		cancel()
+		if n.ctx.Err() != nil {
+			return 0, false, fmt.Errorf("%w: the node has stopped", logbuffer.ErrUnavailable)
+		}
 		if ctx.Err() != nil {
 			return 0, false, fmt.Errorf("%w: no leader to ask for a position: %w: %w", logbuffer.ErrUnavailable, err,
 				context.Cause(ctx))

@@ -141,11 +141,13 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-func (l *logged) count(text string) int {
+func (l *logged) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), text)
+	return l.buf.String()
 }
+
+func (l *logged) count(text string) int { return strings.Count(l.text(), text) }
 
 // openReading opens a node alone with these readers.
 func openReading(t *testing.T, dir string, log *logged, drop []string, readers ...logbuffer.Reader) *Node {
