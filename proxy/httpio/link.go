@@ -56,7 +56,7 @@ func appendLink(body []byte, first uint64, e logbuffer.Encoded) []byte {
 // origin.
 const linkTupleBytes = 500
 
-// linkWeight estimates what the tuples of a body take in memory besides the body, by what the batches say of themselves.
+// linkWeight estimates what the tuples of a body take in memory besides the body, by what its batches say.
 func linkWeight(body []byte) (bytes int64) {
 	for len(body) > 8 {
 		encoded, rest, err := logbuffer.NextEncoded(body[8:])

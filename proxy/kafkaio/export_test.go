@@ -41,7 +41,9 @@ func ParseMarker(text string) (Marker, error) { return parseMarker(text) }
 
 // NewPlaced is what a take-over knows.
 func NewPlaced(lineage string, c proxy.Cursor, found string, absent bool, hash uint64, stored bool) Placed {
-	return placed{lineage: lineage, buffer: "in", reader: "sink", cursor: c, found: found, absent: absent, hash: hash, stored: stored}
+	return placed{
+		lineage: lineage, buffer: "in", reader: "sink", cursor: c, found: found, absent: absent, hash: hash, stored: stored,
+	}
 }
 
 // Judge is judge; it returns the offset to go on from.
@@ -57,6 +59,7 @@ func (s *Sink) Mutate(m Mutant) { s.mutant = m }
 func NoSentinel() Mutant     { return mutant{noSentinel: true} }
 func BareInit() Mutant       { return mutant{bareInit: true} }
 func InitUnchecked() Mutant  { return mutant{initUnchecked: true} }
+func SteadyRanges() Mutant   { return mutant{steadyRanges: true} }
 func TrustUnknown() Mutant   { return mutant{trustUnknown: true} }
 func TornRange() Mutant      { return mutant{tornRange: true} }
 func UnstableAbsent() Mutant { return mutant{unstableAbsent: true} }

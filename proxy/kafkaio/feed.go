@@ -107,6 +107,20 @@ func (f *feed) giveBack(items []logbuffer.Stored) {
 	f.bytes = size(f.items)
 }
 
+// shorten gives back what a range has beyond limit, if that is less than the usual one.
+func (f *feed) shorten(items []logbuffer.Stored, limit, usual int) []logbuffer.Stored {
+	if limit >= usual {
+		return items
+	}
+	for n := 1; n < len(items); n++ {
+		if items[n-1].Boundary && size(items[:n+1]) > limit {
+			f.giveBack(items[n:])
+			return items[:n]
+		}
+	}
+	return items
+}
+
 // middle is the place of a Commit's end nearest to the middle of a range, 0 if it has none but its own end.
 func middle(items []logbuffer.Stored) int {
 	half := len(items) / 2

@@ -175,12 +175,12 @@ func (p *planner) seal(at place) *batch {
 
 // refuse leaves a tuple out; offsets come in ascending order.
 func (p *planner) refuse(b *logbuffer.Batch, index int, c cut, why reason) {
-	runs := p.plan.refused
-	if i, ok := p.newest[c.label]; ok && runs[i].reason == why && runs[i].last+1 == c.offset {
-		runs[i].last = c.offset
+	i, ok := p.newest[c.label]
+	if ok && p.plan.refused[i].reason == why && p.plan.refused[i].last+1 == c.offset {
+		p.plan.refused[i].last = c.offset
 	} else {
-		p.newest[c.label] = len(runs)
-		p.plan.refused = append(runs, refusal{c.label, why, c.offset, c.offset})
+		p.newest[c.label] = len(p.plan.refused)
+		p.plan.refused = append(p.plan.refused, refusal{c.label, why, c.offset, c.offset})
 	}
 	p.plan.letters = append(p.plan.letters, p.r.letter(b, index, c, why))
 }

@@ -71,6 +71,7 @@ type mutant struct {
 	trustUnknown   bool // take an unknown EndTxn for a commit
 	tornRange      bool // end ranges anywhere, not only where a Commit ended
 	freshSequences bool // number a retried batch anew
+	steadyRanges   bool // write a range that took too long again as it was
 	unstableAbsent bool // take "undecided" (88) for "no marker"
 	noLetters      bool // acknowledge what a former owner wrote without its dead letters
 }
@@ -202,6 +203,7 @@ func (s *Sink) Run(ctx context.Context, out proxy.Outlet) error {
 		s: s, cfg: &s.cfg, out: out, cl: newCluster(s.cfg.Connection, s.cfg.Logger),
 		log:    s.cfg.Logger.With(slog.String("reader", out.Reader())),
 		denied: map[string]time.Time{}, refused: map[cut]reason{}, shrunk: map[string]int{},
+		limit: s.cfg.TxnBytes,
 	}
 	defer r.cl.close()
 	again := proxy.Backoff{Min: 50 * time.Millisecond, Max: 5 * time.Second}
@@ -249,6 +251,7 @@ type run struct {
 	refused map[cut]reason // what brokers refused for good, until it is dead-lettered
 	shrunk  map[string]int // batch sizes that brokers insisted on, by topic
 	warned  bool
+	limit   int // what a transaction takes now, at most TxnBytes: less after one that took too long
 }
 
 // cut names one tuple on its way to one route.

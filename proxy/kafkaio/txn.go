@@ -36,13 +36,19 @@ func (r *run) transactions(ctx context.Context, o *owner) error {
 		}
 		p := &plan{last: o.after, hash: o.hash, batches: nil}
 		if len(items) > 0 {
+			items = f.shorten(items, r.limit, r.cfg.TxnBytes)
 			if p, err = r.planFitting(f, items, o.after); err != nil {
 				return err
 			}
 		}
+		began := time.Now()
 		if err := r.transact(ctx, o, p); err != nil {
+			if time.Since(began) >= r.cfg.TxnTimeout && !r.s.mutant.steadyRanges { // slow, or throttled by a quota
+				r.limit = max(1, min(r.limit, size(items))/2)
+			}
 			return err
 		}
+		r.limit = min(2*r.limit, r.cfg.TxnBytes)
 		refresh.Reset(r.s.refreshEvery)
 	}
 }
