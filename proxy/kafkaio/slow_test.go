@@ -2,6 +2,7 @@ package kafkaio_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -32,7 +33,9 @@ func slowBroker(t *testing.T, m kafkaio.Mutant) (s *kafkaio.Sink, problems []str
 	}
 	stop()
 	cancel()
-	<-ended
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 	return s, append(problems, verdict(f.committed(), 20, "lin")...)
 }
 
