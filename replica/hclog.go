@@ -2,19 +2,24 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"log/slog"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 )
 
 // hclogger gives Raft's messages to slog, one level lower than Raft thinks of them: what a human must act on, the node
-// says itself. A message that repeats (a peer is down) is let through once in repeatEvery.
+// says itself. A message that repeats (a peer is down) is let through once in repeatEvery. What is no fault is for
+// debugging only.
 type hclogger struct {
 	log  *slog.Logger
 	name string
@@ -56,6 +61,9 @@ func (l *hclogger) Log(level hclog.Level, msg string, args ...any) {
 		to = slog.LevelInfo
 	default:
 	}
+	if slices.ContainsFunc(args, harmless) {
+		to = slog.LevelDebug
+	}
 	ctx := context.Background()
 	if !l.log.Enabled(ctx, to) || to > slog.LevelDebug && !l.seen.pass(msg) {
 		return
@@ -71,6 +79,14 @@ func (l *hclogger) Log(level hclog.Level, msg string, args ...any) {
 		}
 	}
 	l.log.LogAttrs(ctx, to, msg, attrs...) //nolint:sloglint // the message is Raft's
+}
+
+// harmless tells whether a message's value is an error of the node's own doing: it closed what failed, or there was
+// nothing to do.
+func harmless(v any) bool {
+	err, ok := v.(error)
+	return ok && (errors.Is(err, net.ErrClosed) || errors.Is(err, raft.ErrNothingNewToSnapshot) ||
+		errors.Is(err, raft.ErrRaftShutdown))
 }
 
 // plain turns hclog's own value types into what slog prints well.

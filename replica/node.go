@@ -218,7 +218,8 @@ func (n *Node) openStream() error {
 		}
 		l, err := listen(n.config.ListenAddr)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrConfig, err)
+			return fmt.Errorf("%w: cannot listen at %s, where the other nodes are to reach node %s: %w: give it an address of "+
+				"this machine that nobody else uses, or stop who does", ErrConfig, n.config.ListenAddr, n.config.Node, err)
 		}
 		s.listener = l
 	}

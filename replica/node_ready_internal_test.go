@@ -3,9 +3,11 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,5 +76,24 @@ func TestAnotherNameDoesNotTakeTheFolder(t *testing.T) {
 		if err == nil {
 			_ = other.Shutdown(t.Context())
 		}
+	}
+}
+
+// TestTakenAddressIsNamed has another process at the address that a node is to have.
+func TestTakenAddressIsNamed(t *testing.T) {
+	t.Parallel()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // the test is over
+	at := l.Addr().String()
+	_, err = Open(t.Context(), Config{
+		Name: "op", Node: "a", DataDir: filepath.Join(t.TempDir(), "data"),
+		Peers: map[string]string{"a": at, "b": "127.0.0.1:1", "c": "127.0.0.1:2"},
+	})
+	if !errors.Is(err, ErrConfig) || !errors.Is(err, syscall.EADDRINUSE) ||
+		!strings.Contains(err.Error(), "cannot listen at "+at+", where the other nodes are to reach node a") {
+		t.Error(err)
 	}
 }
