@@ -238,7 +238,9 @@ func (n *Node) handle(ctx context.Context, link byte, from serverID, conn net.Co
 	if c == nil {
 		return
 	}
-	err := newForwarded(laneProposer+string(from), c, n.waitForIntake, conn).serve(ctx)
+	f := newForwarded(laneProposer+string(from), c, n.waitForIntake, conn)
+	f.anyKind = n.config.hooks.anyKind
+	err := f.serve(ctx)
 	n.log.DebugContext(ctx, "a lane's connection ended", slog.String("from", string(from)), slog.Any("error", err))
 }
 

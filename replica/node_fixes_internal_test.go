@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -20,10 +21,26 @@ import (
 // TestRecoveredAloneGoesOnAfterNoMajority recovers one node of a group that stopped because its states differed.
 func TestRecoveredAloneGoesOnAfterNoMajority(t *testing.T) {
 	t.Parallel()
+	if err := recoveredAlone(t, false); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMutantLoneVoterIsJudged(t *testing.T) {
+	t.Parallel()
+	if err := recoveredAlone(t, true); !errors.Is(err, ErrDiverged) {
+		t.Errorf("a lone voter that is judged did not stop: %v", err)
+	}
+}
+
+// recoveredAlone returns what became of the recovered node.
+func recoveredAlone(t *testing.T, judged bool) (outcome error) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, func(c *Config) {
 			c.hashEvery = 32
 			c.hooks.twist = uint64(c.Node[0])
+			c.hooks.judgedAlone = judged
 		})
 		c.ready()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -45,16 +62,17 @@ func TestRecoveredAloneGoesOnAfterNoMajority(t *testing.T) {
 		n := c.start("a")
 		eventually(t, "the recovered node", func() error {
 			if n.ctx.Err() != nil {
-				t.Fatal("it stopped again: ", n.Err())
+				return nil
 			}
 			return n.Ready()
 		})
 		wait(t.Context(), 5*time.Second)
-		if err := n.Ready(); err != nil {
-			t.Error(err)
+		if outcome = n.Err(); outcome == nil {
+			outcome = n.Ready()
 		}
 		c.stop()
 	})
+	return outcome
 }
 
 // TestUnknownKindIsRefusedByTheLeader forwards a command of a kind that a newer build may have.
@@ -62,44 +80,61 @@ func TestUnknownKindIsRefusedByTheLeader(t *testing.T) {
 	t.Parallel()
 	for _, k := range []kind{0, kindEnd} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newCluster(t, nil)
-			c.ready()
-			leader := c.leader()
-			from := c.node("a")
-			if from == leader {
-				from = c.node("b")
+			if err := forwardUnknownKind(t, k, false); err != nil {
+				t.Errorf("kind %d: %v", k, err)
 			}
-			conn, err := from.stream.dial(t.Context(), linkForward, leader.identity().id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = conn.Close() }()
-			st := Proposer{}
-			from.fsm.view(func(s *State) { st, _ = s.Proposer(laneProposer + string(from.identity().id)) })
-			w, r := bufio.NewWriter(conn), bufio.NewReader(conn)
-			cmd := command{Kind: k, Incarnation: st.Incarnation, Number: st.Last + 1}
-			if err = errors.Join(writeForward(w, frameCommand, cmd.appendTo(nil)), w.Flush()); err != nil {
-				t.Fatal(err)
-			}
-			what, text, err := readForward(r)
-			if err != nil || what != frameError || !strings.Contains(string(text), "upgrade it") {
-				t.Errorf("kind %d: frame %d %q, %v", k, what, text, err)
-			}
-			if _, _, err := readForward(r); !errors.Is(err, io.EOF) {
-				t.Errorf("the connection goes on: %v", err)
-			}
-			wait(t.Context(), 5*time.Second)
-			if _, err := from.Append(t.Context(), tuples("s", 1, 1)); err != nil {
-				t.Error(err)
-			}
-			for _, n := range c.all() {
-				if err := n.Err(); err != nil {
-					t.Errorf("kind %d stopped node %s: %v", k, n.config.Node, err)
-				}
-			}
-			c.stop()
 		})
 	}
+}
+
+func TestMutantUnknownKindBecomesAnEntry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		if err := forwardUnknownKind(t, kindEnd, true); !errors.Is(err, ErrVersion) {
+			t.Errorf("an entry of an unknown kind stopped nobody: %v", err)
+		}
+	})
+}
+
+// forwardUnknownKind returns what was wrong with the answer, and why nodes stopped.
+func forwardUnknownKind(t *testing.T, k kind, anyKind bool) error {
+	t.Helper()
+	c := newCluster(t, func(c *Config) { c.hooks.anyKind = anyKind })
+	defer c.stop()
+	c.ready()
+	leader := c.leader()
+	from := c.node("a")
+	if from == leader {
+		from = c.node("b")
+	}
+	conn, err := from.stream.dial(t.Context(), linkForward, leader.identity().id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	st := Proposer{}
+	from.fsm.view(func(s *State) { st, _ = s.Proposer(laneProposer + string(from.identity().id)) })
+	w, r := bufio.NewWriter(conn), bufio.NewReader(conn)
+	cmd := command{Kind: k, Incarnation: st.Incarnation, Number: st.Last + 1}
+	if err = errors.Join(writeForward(w, frameCommand, cmd.appendTo(nil)), w.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	what, text, err := readForward(r)
+	if err != nil || what != frameError || !strings.Contains(string(text), "upgrade it") {
+		err = errors.Join(fmt.Errorf("frame %d %q", what, text), err)
+	}
+	if _, _, more := readForward(r); !errors.Is(more, io.EOF) {
+		err = errors.Join(err, fmt.Errorf("the connection goes on: %w", more))
+	}
+	wait(t.Context(), 5*time.Second)
+	for _, n := range c.all() {
+		err = errors.Join(err, n.Err())
+	}
+	if err != nil {
+		return err
+	}
+	_, err = from.Append(t.Context(), tuples("s", 1, 1))
+	return err
 }
 
 // TestRepeatedInstallMakesANewSnapshot is the reaction to hashicorp/raft issue 697: what follows a snapshot that a

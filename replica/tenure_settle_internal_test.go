@@ -176,6 +176,46 @@ func (n *Node) begun() error {
 	return nil
 }
 
+// TestIntakeIsHeldWhileReadersChange has a reader whose sinks change while a tuple is retained.
+func TestIntakeIsHeldWhileReadersChange(t *testing.T) {
+	t.Parallel()
+	if takenWhileReadersChange(t, false) {
+		t.Error("a tuple came in between")
+	}
+}
+
+func TestMutantIntakeIsNotHeld(t *testing.T) {
+	t.Parallel()
+	if !takenWhileReadersChange(t, true) {
+		t.Error("what holds tuples back is not what the test above tests")
+	}
+}
+
+// takenWhileReadersChange tells whether a tuple is taken in.
+func takenWhileReadersChange(t *testing.T, unheld bool) bool {
+	t.Helper()
+	n := openReading(t, t.TempDir()+"/data", &logged{}, nil, reader("out", "a"))
+	eventually(t, "ready", n.Ready)
+	if _, err := n.Append(t.Context(), tuples("s", 1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c := n.config
+	c.Readers, c.hooks = []logbuffer.Reader{reader("out", "a", "b")}, &hooks{unheld: unheld}
+	n, err := Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = n.Shutdown(context.WithoutCancel(t.Context())) }()
+	eventually(t, "the tenure", n.begun)
+	ctx, cancel := context.WithTimeout(t.Context(), custodianEvery)
+	defer cancel()
+	_, err = n.Append(ctx, tuples("s", 2, 2))
+	return err == nil
+}
+
 // TestSinksOfAReaderChangeOnceAllIsDelivered adds a sink to a reader while tuples are retained: the tenure begins, what
 // is retained is delivered while nothing new is taken in, then the sink is there.
 func TestSinksOfAReaderChangeOnceAllIsDelivered(t *testing.T) {
