@@ -157,7 +157,8 @@ func (n *Node) openStore() (*storage, error) { return openStorage(n.config.stora
 
 func (c Config) storage(fatal func(error), log *slog.Logger) storageConfig {
 	return storageConfig{
-		dir: c.DataDir, operator: c.Name, node: c.Node, snapshotBytes: c.Limits.SnapshotBytes, minFree: c.Limits.FreeBytes, fatal: fatal,
+		dir: c.DataDir, operator: c.Name, node: c.Node, snapshotBytes: c.Limits.SnapshotBytes,
+		minFree: c.Limits.FreeBytes, fatal: fatal,
 		checkEntry: intactEntry,
 		repeated: func(index uint64) {
 			log.Error("the leader sent the same snapshot again", slog.Uint64("index", index))

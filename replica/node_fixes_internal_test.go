@@ -61,10 +61,12 @@ func recoveredAlone(t *testing.T, judged bool) (outcome error) {
 		}
 		n := c.start("a")
 		eventually(t, "the recovered node", func() error {
-			if n.ctx.Err() != nil {
-				return nil
+			select {
+			case <-n.Done():
+				return nil // it stopped again
+			default:
+				return n.Ready()
 			}
-			return n.Ready()
 		})
 		wait(t.Context(), 5*time.Second)
 		if outcome = n.Err(); outcome == nil {

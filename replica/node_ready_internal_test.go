@@ -71,11 +71,12 @@ func TestAnotherNameDoesNotTakeTheFolder(t *testing.T) {
 	}
 	c := n.config
 	c.Name = "other"
-	if other, err := Open(t.Context(), c); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "a folder of its own") {
+	other, err := Open(t.Context(), c)
+	if err == nil {
+		_ = other.Shutdown(t.Context())
+	}
+	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "a folder of its own") {
 		t.Error(err)
-		if err == nil {
-			_ = other.Shutdown(t.Context())
-		}
 	}
 }
 

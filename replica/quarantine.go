@@ -112,8 +112,8 @@ func inspect(dir string) (*inspection, error) {
 // inspectParts looks for parts that are missing: every folder is made complete.
 func (n *inspection) inspectParts(dir string) error {
 	parts := []string{
-		identityFile, operatorFile, stableFile, watermarkFile, walFolder, filepath.Join(walFolder, metadb.FileName), manifestFolder,
-		segmentFolder,
+		identityFile, operatorFile, stableFile, watermarkFile, walFolder, filepath.Join(walFolder, metadb.FileName),
+		manifestFolder, segmentFolder,
 	}
 	for _, part := range parts {
 		_, err := os.Stat(filepath.Join(dir, part))
