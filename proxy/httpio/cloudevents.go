@@ -44,6 +44,9 @@ func badEvent(format string, a ...any) error {
 // parseEvent makes a tuple of an event in structured mode.
 func parseEvent(text []byte) (t logbuffer.Tuple, err error) {
 	var members map[string]json.RawMessage
+	if err = checkJSON("the event", text); err != nil {
+		return t, err
+	}
 	if json.Unmarshal(text, &members) != nil || members == nil {
 		return t, badEvent("it is not a JSON object")
 	}

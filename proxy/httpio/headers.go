@@ -37,6 +37,17 @@ const (
 // originHeader is the header of a tuple that names its place at its first source, "source@position", over hops.
 const originHeader = "ftproxy-origin"
 
+// single refuses a request that has one of the headers twice: which of the two counts would be a guess.
+func single(h http.Header, names ...string) error {
+	for _, name := range names {
+		if n := len(h.Values(name)); name != "" && n > 1 {
+			return refuse(http.StatusBadRequest, "send it once", "header %s stands %d times; nothing was written",
+				http.CanonicalHeaderKey(name), n)
+		}
+	}
+	return nil
+}
+
 // plain tells whether a tuple's header goes by its own name.
 func plain(name string) bool {
 	return name == "content-type" || name == "traceparent" || name == "tracestate"

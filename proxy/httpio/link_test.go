@@ -163,18 +163,23 @@ func TestLinkDelivers(t *testing.T) {
 // through two links in a row.
 func TestLinkSurvivesEverything(t *testing.T) {
 	const n = 3000
-	second, third := survive(t, n)
+	second, third, err := survive(t, n, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
 	exactly(t, second, 1, n)
 	exactly(t, third, 1, n)
 }
 
 func TestMutantLinkWithoutRange(t *testing.T) {
-	if _, third := survive(t, 500, "no-range"); third.End() == 500 {
+	// It may stand still for good, too: what arrived twice lies beyond the sender's end.
+	if _, third, err := survive(t, 500, 10*time.Second, "no-range"); err == nil && third.End() == 500 {
 		t.Error("a link that does not judge ranges went unnoticed")
 	}
 }
 
-func survive(t *testing.T, n int, mutants ...string) (atSecond, atThird *proxytest.Log) {
+// survive sends n tuples through two links in trouble. Its error says what had not arrived in time.
+func survive(t *testing.T, n int, within time.Duration, mutants ...string) (*proxytest.Log, *proxytest.Log, error) {
 	t.Helper()
 	first, second, third := proxytest.NewLog("first"), newLinkEnd(t, "second", 3), newLinkEnd(t, "third", 1)
 	trouble := func(e *linkEnd) func(w http.ResponseWriter, r *http.Request) bool {
@@ -225,15 +230,17 @@ func survive(t *testing.T, n int, mutants ...string) (atSecond, atThird *proxyte
 	for from := 1; from <= n; from += 100 {
 		first.Feed(numbered(from, from+99)...)
 	}
-	if err := third.log.WaitEnd(proxytest.Within(t, time.Minute), uint64(n)); err != nil {
-		t.Fatalf("%d and %d tuples arrived: %v", second.log.End(), third.log.End(), err)
-	}
-	if err := fromSecond.WaitAcked(proxytest.Within(t, time.Minute), uint64(n)); err != nil {
-		t.Fatal(err)
+	err := third.log.WaitEnd(proxytest.Within(t, within), uint64(n))
+	if err == nil {
+		err = fromSecond.WaitAcked(proxytest.Within(t, within), uint64(n))
 	}
 	cancel()
 	done.Wait()
-	return second.log, third.log
+	if err != nil {
+		err = fmt.Errorf("%d and %d tuples arrived, %d are acknowledged: %w", second.log.End(), third.log.End(),
+			fromSecond.Acked(), err)
+	}
+	return second.log, third.log, err
 }
 
 // Two tenures overlap: the old leader does not know yet that it is none.

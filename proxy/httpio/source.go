@@ -203,6 +203,10 @@ func (s *Source) admit(
 	if err != nil {
 		return done, 0, err
 	}
+	err = single(r.Header, headerKey, headerTime, headerPos, headerSession, headerSink, s.cfg.Dedup.Header())
+	if err != nil {
+		return done, 0, err
+	}
 	with, err := readCarried(r.Header)
 	if err != nil {
 		return done, 0, err

@@ -3,8 +3,10 @@ package httpio
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"ftproxy/logbuffer"
@@ -53,9 +55,9 @@ func formOf(r *http.Request) (form, error) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return 0, refuse(unsupported, "send the body uncompressed", "Content-Encoding %q is not supported", e)
 	}
-	split := r.URL.Query().Get("split")
-	if split != "" && split != "array" {
-		return 0, refuse(http.StatusBadRequest, "use ?split=array, or NDJSON", "?split=%s is unknown", split)
+	split, err := splitOf(r.URL.RawQuery)
+	if err != nil {
+		return 0, err
 	}
 	header := r.Header.Get("Content-Type")
 	if header == "" {
@@ -91,6 +93,24 @@ func formOf(r *http.Request) (form, error) {
 	return formOpaque, nil
 }
 
+// splitOf reads a request's query, of which "split" is all there is.
+func splitOf(query string) (string, error) {
+	const cure = "use ?split=array, or NDJSON"
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return "", refuse(http.StatusBadRequest, cure, "the query is malformed: %s", err.Error())
+	}
+	for name, all := range values {
+		switch {
+		case name != "split":
+			return "", refuse(http.StatusBadRequest, cure, "the query has %.64q, which is unknown; did you mean split?", name)
+		case len(all) > 1 || all[0] != "" && all[0] != "array":
+			return "", refuse(http.StatusBadRequest, cure, "?split=%s is unknown", strings.Join(all, ","))
+		}
+	}
+	return values.Get("split"), nil
+}
+
 // splitBody cuts a body into its tuples, whose values alias it. Nothing is ever returned of a malformed body.
 func splitBody(f form, body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
 	switch f {
@@ -104,8 +124,8 @@ func splitBody(f form, body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
 	case formEvents:
 		return splitEvents(body, maxTuples)
 	case formJSON:
-		if !json.Valid(body) {
-			return nil, notJSON("the body")
+		if err := checkJSON("the body", body); err != nil {
+			return nil, err
 		}
 	case formOpaque:
 	}
@@ -115,7 +135,16 @@ func splitBody(f form, body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
 	return []logbuffer.Tuple{{Value: body}}, nil
 }
 
-func notJSON(what string) error {
+// checkJSON tells why a text cannot be read as JSON; nil if it can.
+func checkJSON(what string, text []byte) error {
+	if json.Valid(text) {
+		return nil
+	}
+	err := json.Unmarshal(text, new(json.RawMessage))
+	if err != nil && strings.Contains(err.Error(), "max depth") {
+		return refuse(http.StatusBadRequest, "nest it less, or send it with another Content-Type",
+			"%s is JSON that is nested deeper than 10,000; nothing was written", what)
+	}
 	return refuse(http.StatusBadRequest, "send JSON as its Content-Type says, or another Content-Type",
 		"%s is not JSON; nothing was written", what)
 }
@@ -138,9 +167,8 @@ func splitLines(body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
 		if len(tuples) == maxTuples {
 			return nil, tooMany(maxTuples)
 		}
-		if !json.Valid(line) {
-			return nil, refuse(http.StatusBadRequest, "send one JSON text a line",
-				"line %d is not JSON; nothing was written", number)
+		if err := checkJSON(fmt.Sprintf("line %d", number), line); err != nil {
+			return nil, err
 		}
 		tuples = append(tuples, logbuffer.Tuple{Value: line})
 	}
@@ -163,8 +191,8 @@ func splitArray(body []byte, maxTuples int) ([]logbuffer.Tuple, error) {
 // elementsOf returns the elements of a JSON array as they are written. They alias body.
 func elementsOf(body []byte, maxElements int) ([][]byte, error) {
 	body = bytes.TrimSpace(body)
-	if !json.Valid(body) {
-		return nil, notJSON("the body")
+	if err := checkJSON("the body", body); err != nil {
+		return nil, err
 	}
 	if body[0] != '[' {
 		return nil, refuse(http.StatusBadRequest, "send an array of tuples", "the body is not a JSON array")
