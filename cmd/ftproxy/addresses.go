@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"strings"
+
+	"ftproxy/replica"
 )
 
 // ownAddress is an address at which this node listens.
@@ -88,4 +91,20 @@ func canonical(host string) string {
 		return ip.String()
 	}
 	return host
+}
+
+// cannotListen words an error to listen at an address of this node as a mistake of its variable; others stay as they
+// are.
+func (c *config) cannotListen(err error) error {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || op.Op != "listen" {
+		return err
+	}
+	at := prefix + "ADMIN_ADDR"
+	if errors.Is(err, replica.ErrConfig) {
+		at = map[bool]string{false: prefix + "PEERS", true: prefix + "LISTEN"}[c.Listen != ""]
+	}
+	var wrong mistakes
+	wrong.add(at, "", "%v: does another process listen there, and is it an address of this machine?", op)
+	return wrong
 }

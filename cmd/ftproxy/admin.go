@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,7 +34,7 @@ func (n *node) serveAdmin(ctx context.Context) (closeAdmin func(), err error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", n.c.AdminAddr)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on FTPROXY_ADMIN_ADDR: %w", err)
+		return nil, n.c.cannotListen(err)
 	}
 	addr := l.Addr()
 	n.bound.Store(&addr)
@@ -101,10 +102,19 @@ func (n *node) ready() error {
 	}
 	if replicated, err := n.gate.open(); err != nil {
 		reasons = append(reasons, err)
-	} else if err := replicated.Ready(); err != nil {
+	} else if err := cmp.Or(replicated.Ready(), crowded(replicated.Status().Disk)); err != nil {
 		reasons = append(reasons, fmt.Errorf("replica: %w", err))
 	}
 	return errors.Join(append(reasons, n.stages.Ready())...)
+}
+
+// crowded tells that the sources wait for free space; nil if they do not.
+func crowded(d replica.DiskStatus) error {
+	if d.FreeBytes >= d.WaitBelow {
+		return nil
+	}
+	return fmt.Errorf("sources wait: the disk of FTPROXY_DATA_DIR has %d MiB free, FTPROXY_DISK_FREE_BYTES asks for %d",
+		d.FreeBytes>>20, d.WaitBelow>>20)
 }
 
 func (n *node) readyz(w http.ResponseWriter, _ *http.Request) {

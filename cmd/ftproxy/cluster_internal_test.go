@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"ftproxy/proxy/proxytest"
 )
@@ -84,4 +86,48 @@ func TestThreeNodes(t *testing.T) {
 		return status == http.StatusOK
 	})
 	a.want(t, "last", "more") // the repeats of the loop are dropped: the id is the content
+}
+
+// TestRollingRestart: under a backlog a leader hands over at once if the others can go on without it, and the next one
+// delivers; if they cannot, it drains.
+func TestRollingRestart(t *testing.T) {
+	a := newApp(t, "")
+	a.answer(http.StatusServiceUnavailable)
+	nodes := trio(t, a.URL, "FTPROXY_DRAIN_TIMEOUT=1h")
+	if status, body := nodes[0].post("x"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	leader := leaderOf(t, nodes)
+	leader.stop()
+	if err := leader.wait(); err != nil {
+		t.Errorf("the first leader: %v", err)
+	}
+	nodes = slices.DeleteFunc(nodes, func(r *running) bool { return r == leader })
+	leader = leaderOf(t, nodes)
+	proxytest.Until(t, patience, "the second leader to try", func() bool { return leader.node.retained("http") > 0 })
+	leader.stop()
+	<-leader.node.closing
+	select {
+	case err := <-leader.done:
+		t.Fatalf("did not drain although nobody can go on: %v", err)
+	case <-time.After(3 * peerTimeout / 2):
+	}
+	a.answer(http.StatusOK)
+	a.want(t, "x")
+	if err := leader.wait(); err != nil {
+		t.Errorf("the second leader: %v", err)
+	}
+}
+
+func leaderOf(t *testing.T, nodes []*running) (leader *running) {
+	t.Helper()
+	proxytest.Until(t, patience, "a leader that is ready", func() bool {
+		for _, r := range nodes {
+			if status, _ := r.admin("GET", "/readyz"); status == http.StatusOK && r.role() == "leader" {
+				leader = r
+			}
+		}
+		return leader != nil
+	})
+	return leader
 }

@@ -37,8 +37,8 @@ func variableHelp() map[string]string {
 		"TUPLE_MAX_BYTES":   "the largest tuple, 16 MiB at most",
 		"DEAD_MAX":          "unresolved dead letters at which the sink that makes them waits",
 		"CONNECTIONS":       "open client connections of each listening source",
-		"DRAIN_TIMEOUT": "how long an orderly shutdown waits for the sinks to empty the buffer; whoever kills the " +
-			"process should wait 15 s longer",
+		"DRAIN_TIMEOUT": "how long an orderly shutdown waits for the sinks to empty the buffer, unless the other nodes can " +
+			"go on with it; whoever kills the process should wait 15 s longer",
 		"STALL_AFTER": "how long a source or sink may get nothing done before /readyz says so",
 		"TLS_CERT_FILE": "this node's certificate (PEM): to peers, in https, tcps and ftproxys sources, and as the " +
 			"client's in such sinks; read again when it changes",

@@ -57,7 +57,7 @@ func TestAddressesClash(t *testing.T) {
 		{"SINK", "sends to this node itself", []string{"FTPROXY_SINK=http://127.0.0.1:8080/in"}},
 		{"SINK", "sends to this node itself", []string{"FTPROXY_SINK=http://HOST:8080/in"}},
 		{"SINK", "sends to this node itself", []string{"FTPROXY_SOURCE=tcp://[::1]:9", "FTPROXY_SINK=tcp://[0:0::1]:9"}},
-		{"SINK", "sends to this node itself", []string{"FTPROXY_SOURCE=ftproxy://:9", "FTPROXY_SINK=ftproxy://x:9,localhost:9"}},
+		{"SINK", "sends to this node itself", []string{"FTPROXY_SOURCE=ftproxy://:9", "FTPROXY_SINK=ftproxy://x:9,[::1]:9"}},
 	} {
 		one(t, "FTPROXY_"+tc.variable, tc.want, relay(tc.environ...))
 	}

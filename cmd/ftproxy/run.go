@@ -101,7 +101,7 @@ func (n *node) run(ctx context.Context) (err error) {
 		if ctx.Err() != nil {
 			return nil // told to end while it was starting: nothing had begun
 		}
-		return err
+		return n.c.cannotListen(err)
 	}
 	n.gate.node.Store(replicated)
 	leading := startJob(ctx, func(ctx context.Context) error { return replicated.Lead(ctx, n.lead) })
@@ -180,7 +180,7 @@ func (n *node) shutdown(ctx context.Context, ended error, replicated *replica.No
 	defer cancel()
 	sources.stop()
 	var unclean error
-	if ended == nil {
+	if ended == nil && !n.relieved(ctx, replicated.Status()) {
 		unclean = n.drain(ctx, replicated)
 	}
 	leading.stop()
@@ -198,6 +198,39 @@ func (n *node) shutdown(ctx context.Context, ended error, replicated *replica.No
 	n.log.InfoContext(ctx, "stopped cleanly")
 	return nil
 }
+
+// relieved tells whether the other nodes are enough to go on without this one: then the next leader delivers what is
+// left, and nobody has to wait for it. Nodes count that can be reached.
+func (n *node) relieved(ctx context.Context, s replica.Status) bool {
+	if s.Role != "leader" {
+		return false
+	}
+	voters := 0
+	var reached atomic.Int64
+	var dialing sync.WaitGroup
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	for _, m := range s.Members {
+		if !m.Voter {
+			continue
+		}
+		voters++
+		if m.Node == n.c.Node || n.c.peers[m.Node] == "" {
+			continue
+		}
+		dialing.Go(func() {
+			if conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.c.peers[m.Node]); err == nil {
+				reached.Add(1)
+				_ = conn.Close()
+			}
+		})
+	}
+	dialing.Wait()
+	return int(reached.Load()) > voters/2
+}
+
+// peerTimeout bounds the look at the other nodes at shutdown.
+const peerTimeout = time.Second
 
 // handOverTimeout bounds the transfer of leadership and the last snapshot.
 const handOverTimeout = 10 * time.Second

@@ -303,8 +303,41 @@ func TestAdminAddressTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.run(t.Context()); err == nil || !strings.Contains(err.Error(), "FTPROXY_ADMIN_ADDR") {
+	if err := n.run(t.Context()); exitStatus(err) != exitConfig || !strings.Contains(err.Error(), "FTPROXY_ADMIN_ADDR") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestPeerAddressTaken(t *testing.T) {
+	a := newApp(t, "")
+	taken := a.Listener.Addr().String()
+	peers := "=" + taken + ",b=127.0.0.1:1,c=127.0.0.1:2"
+	for variable, more := range map[string][]string{
+		"FTPROXY_PEERS":  {"FTPROXY_PEERS=host" + peers},
+		"FTPROXY_LISTEN": {"FTPROXY_PEERS=host=127.0.0.1:3,b=127.0.0.1:1,c=127.0.0.1:2", "FTPROXY_LISTEN=" + taken},
+	} {
+		c := mustLoad(t, relay(append(more, "FTPROXY_ADMIN_ADDR=127.0.0.1:0", "FTPROXY_DATA_DIR="+t.TempDir(),
+			"FTPROXY_SOURCE=http://127.0.0.1:0")...))
+		n, err := newNode(c, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = n.run(t.Context())
+		if exitStatus(err) != exitConfig || !strings.Contains(err.Error(), variable+"\n    problem: listen tcp") {
+			t.Errorf("%s: %v", variable, err)
+		}
+	}
+}
+
+// TestDiskNearlyFull: sources that wait for free space make the node not ready, which says why.
+func TestDiskNearlyFull(t *testing.T) {
+	r := start(t, t.TempDir(), newApp(t, "").URL, "FTPROXY_DISK_FREE_BYTES=1000000TiB")
+	proxytest.Until(t, patience, "the disk as the reason", func() bool {
+		status, body := r.admin("GET", "/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "FTPROXY_DISK_FREE_BYTES")
+	})
+	if _, body := r.admin("GET", "/status"); !strings.Contains(body, "sources wait: the disk of FTPROXY_DATA_DIR") {
+		t.Error(body)
 	}
 }
 
