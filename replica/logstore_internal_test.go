@@ -286,20 +286,27 @@ func TestFullFileIsNoEnd(t *testing.T) {
 
 func TestMutantFullFileLeftToRaftWAL(t *testing.T) {
 	t.Parallel()
-	var errs []error
-	for n := range uint64(4) {
-		errs = append(errs, fullFile(t, 60+n, true))
+	// The race with raft-wal's background is won by about one close in three on an idle machine, more rarely on a busy
+	// one.
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		for n := range uint64(4) {
+			if fullFile(t, 60+n, true) != nil {
+				return
+			}
+		}
 	}
-	if errors.Join(errs...) == nil {
-		t.Fatal("no file was left full: the test does not show what it should")
-	}
+	t.Fatal("no file was left full: the test does not show what it should")
 }
 
 // fullFile ends right after n entries of 1 KiB, about as many as fill a file of 64 KiB, and goes on. The note is made
 // in the background, and closing at once comes before it.
 func fullFile(t *testing.T, n uint64, leave bool) error {
 	t.Helper()
-	for range 5 { // the background may be faster
+	tries := 5 // the background may be faster
+	if leave {
+		tries = 50
+	}
+	for range tries {
 		c := testStorage(t, t.TempDir())
 		s := mustOpen(t, c)
 		storeEntries(t, s, 1, n, 1<<10)
