@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 
 	"ftproxy/proxy"
@@ -34,7 +35,8 @@ func (c *config) newSource(e *endpoint, log *slog.Logger) (source, error) {
 	case *kafkaSource:
 		return kafkaio.NewSource(kafkaio.SourceConfig{
 			Connection: c.kafkaConnection(e), Name: c.Name, Topics: strings.Split(strings.Trim(e.path, "/"), ","),
-			Start: o.Start, OnLoss: o.OnLoss, Group: o.Group, ID: c.dedup("none"), Scope: e.name, Logger: log,
+			Start: o.Start, OnLoss: o.OnLoss, Group: o.Group, Replication: c.replicationBeside(e), ID: c.dedup("none"),
+			Scope: e.name, Logger: log,
 		})
 	case *linkSource:
 		return httpio.NewLinkSource(httpio.LinkSourceConfig{
@@ -102,6 +104,18 @@ func (c *config) newKafkaSink(group []*endpoint, o *kafkaSink, log *slog.Logger)
 		Connection: c.kafkaConnection(group[0]), Name: c.Name, Routes: routes, Transactional: o.Mode == "transactional",
 		Compression: o.Compression, Linger: o.Linger, Replication: o.Replication, Resume: o.Resume, Logger: log,
 	})
+}
+
+// replicationBeside is the replication of ftproxy's own topic as a sink on the source's cluster has it, since whoever
+// comes first creates the topic for both; 0, for the default, if there is none.
+func (c *config) replicationBeside(e *endpoint) int {
+	for _, s := range c.sinks {
+		o, ok := s.options.(*kafkaSink)
+		if ok && slices.ContainsFunc(s.hosts, func(host string) bool { return slices.Contains(e.hosts, host) }) {
+			return o.Replication
+		}
+	}
+	return 0
 }
 
 func (c *config) kafkaConnection(e *endpoint) kafkaio.Connection {

@@ -37,6 +37,18 @@ func TestEverySchemeIsWired(t *testing.T) {
 	}
 }
 
+// TestReplicationBeside: source and sink on one cluster create ftproxy's own topic alike, whoever comes first.
+func TestReplicationBeside(t *testing.T) {
+	for sink, want := range map[string]int{
+		"kafka://b1:1,b2:1/t?replication=1": 1, "kafka://c:1/t?replication=1": 0, "http://x": 0, "kafka://b2:1/t": 3,
+	} {
+		c := mustLoad(t, relay("FTPROXY_SOURCE=kafka://b2:1/in", "FTPROXY_SINK="+sink))
+		if got := c.replicationBeside(&c.sources[0]); got != want {
+			t.Errorf("beside %s: %d, want %d", sink, got, want)
+		}
+	}
+}
+
 // TestKafkaClusters: the sinks on one cluster are one reader, with the cluster's name and all their labels.
 func TestKafkaClusters(t *testing.T) {
 	_, sinks, err := wired(t, relay("FTPROXY_SINK=a=kafka://b1:1,b2:1/t h=http://x b=kafka://b2:1,b1:1/u "+
