@@ -215,6 +215,8 @@ func TestRecoveryIsJudged(t *testing.T) {
 		{"with an id", "tcp://:1?replies=ack", "kafka://b:1/u", []string{"FTPROXY_DEDUP=json:/id"}, precise, ""},
 		{"sessions", "tcp://:1?replies=session", "ftproxy://h:1", nil, precise, ""},
 		{"lines out", "http://:1", "tcp://h:1", nil, gap, "set replies=ack"},
+		{"drops over http", "http://:1", "http://h?over=drop", []string{idempotent}, gap, "set over=wait"},
+		{"drops over tcp", "http://:1", "tcp://h:1?replies=ack&over=drop", []string{idempotent}, gap, "set over=wait"},
 		{"one weak edge", "http://:1", "a=kafka://b:1/t b=tcp://h:1", nil, gap, "sink b (tcp://h:1) holds gap only"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

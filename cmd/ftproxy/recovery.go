@@ -68,10 +68,15 @@ func (c *config) sourceHolds(e *endpoint) (recovery, string) {
 	}
 }
 
+// dropsOver is the cure of a sink that may drop tuples.
+const dropsOver = "tuples beyond over_bytes are dropped: set over=wait or over=dead-letter"
+
 func (c *config) sinkHolds(e *endpoint) (recovery, string) {
 	switch o := e.options.(type) {
 	case *tcpSink:
 		switch {
+		case o.Over == "drop":
+			return gap, dropsOver
 		case o.Replies == "none":
 			return gap, "set replies=ack"
 		case !c.SinkIdempotent:
@@ -79,7 +84,10 @@ func (c *config) sinkHolds(e *endpoint) (recovery, string) {
 		}
 		return precise, ""
 	case *httpSink:
-		if !c.SinkIdempotent {
+		switch {
+		case o.Over == "drop":
+			return gap, dropsOver
+		case !c.SinkIdempotent:
 			return rollback, "if the receiver drops repeats by Idempotency-Key, declare FTPROXY_SINK_IDEMPOTENT=true"
 		}
 		return precise, ""
