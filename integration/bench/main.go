@@ -39,7 +39,7 @@ func main() {
 func run(ctx context.Context, args []string) (err error) {
 	var b bench
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	only := f.String("only", "throughput,kafka,disk,backlog,snapshots,gap", "what to measure")
+	only := f.String("only", "throughput,kafka,disk,backlog,cpu,snapshots,gap", "what to measure")
 	dir := f.String("dir", os.TempDir(), "where data may be written; the disk is part of what is measured")
 	seconds := f.Int("seconds", 10, "length of each measurement of a rate")
 	f.Int64Var(&b.backlog, "backlog", 4<<30, "bytes of backlog")
@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	known := map[string]func(context.Context) error{
 		"throughput": b.measureThroughput, "kafka": b.measureKafka, "disk": b.measureDisk, "backlog": b.measureBacklog,
-		"snapshots": b.measureSnapshots, "gap": b.measureGaps,
+		"cpu": b.measureCPU, "snapshots": b.measureSnapshots, "gap": b.measureGaps,
 	}
 	for name := range strings.SplitSeq(*only, ",") {
 		measure, ok := known[name]
