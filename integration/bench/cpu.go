@@ -20,8 +20,8 @@ const (
 	cpuPushes = 40 // requests a round and node: few, so that the smallest backlog stays in memory
 )
 
-// measureCPU fills one node each to backlogs of 1 k, 1 M and 10 M tuples, then pushes to them in turn, round after round,
-// and compares what a tuple costs each.
+// measureCPU fills one node each to backlogs of 1 k, 1 M and 10 M tuples, then pushes to them in turn, round after
+// round, and compares what a tuple costs each.
 func (b *bench) measureCPU(ctx context.Context) error {
 	body := bytes.Repeat(append(bytes.Repeat([]byte("1"), 99), '\n'), cpuTuples)
 	backlogs := []int64{1_000, 1_000_000, 10_000_000}
@@ -37,14 +37,14 @@ func (b *bench) measureCPU(ctx context.Context) error {
 			return err
 		}
 		nodes = append(nodes, f)
-		if _, err := b.pushTuples(ctx, f, body, n/cpuTuples); err != nil {
+		if _, err := pushTuples(ctx, f, body, n/cpuTuples); err != nil {
 			return err
 		}
 	}
 	costs := make([][]time.Duration, len(nodes))
 	for range cpuRounds {
 		for i, f := range nodes {
-			cost, err := b.pushTuples(ctx, f, body, cpuPushes)
+			cost, err := pushTuples(ctx, f, body, cpuPushes)
 			if err != nil {
 				return err
 			}
@@ -54,14 +54,14 @@ func (b *bench) measureCPU(ctx context.Context) error {
 	least := percentile(costs[0], 50)
 	for i, n := range backlogs {
 		median := percentile(costs[i], 50)
-		b.row(fmt.Sprintf("CPU per tuple of 100 B taken in, backlog %d and more", n), "%v (%.2f of the first; %v to %v)", median,
-			float64(median)/float64(least), slices.Min(costs[i]), slices.Max(costs[i]))
+		b.row(fmt.Sprintf("CPU per tuple of 100 B taken in, backlog %d and more", n), "%v (%.2f of the first; %v to %v)",
+			median, float64(median)/float64(least), slices.Min(costs[i]), slices.Max(costs[i]))
 	}
 	return nil
 }
 
 // pushTuples pushes requests and returns the CPU time that the node used per tuple.
-func (b *bench) pushTuples(ctx context.Context, f *fleet.Fleet, body []byte, requests int64) (time.Duration, error) {
+func pushTuples(ctx context.Context, f *fleet.Fleet, body []byte, requests int64) (time.Duration, error) {
 	r := f.Replicas[0]
 	before, err := cpuTime(r)
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *bench) pushTuples(ctx context.Context, f *fleet.Fleet, body []byte, req
 	return (after - before) / time.Duration(p.requests*cpuTuples), err
 }
 
-// cpuTime is the time that a replica's threads have run, from Linux's scheduler (nanoseconds, first field of schedstat).
+// cpuTime is the time that the threads of a replica have run (the first field of schedstat, in nanoseconds).
 func cpuTime(r *fleet.Replica) (time.Duration, error) {
 	names, err := filepath.Glob("/proc/" + strconv.Itoa(r.Process().PID()) + "/task/*/schedstat")
 	if err != nil {
